@@ -1,0 +1,35 @@
+# Each target sets up what it needs; see scripts/setup.
+PYTHON_ENV = OMP_NUM_THREADS=1 .venv/bin/python -W ignore
+COVERAGE = OMP_NUM_THREADS=1 .venv/bin/coverage
+
+.PHONY: setup demo test lint red-green unit readme check-readme
+
+setup:
+	@scripts/setup
+
+# The fault on the unmodified engine, and its absence with the fix.
+demo: setup
+	@$(PYTHON_ENV) -m sglang_cpu_testbed.demo
+
+# check-readme runs the demonstration and red-green, and compares what they print.
+test: lint unit check-readme
+
+lint: setup
+	.venv/bin/pre-commit run --all-files --show-diff-on-failure
+
+unit: setup
+	$(COVERAGE) erase
+	$(COVERAGE) run -m pytest -q test
+	$(COVERAGE) combine -q
+	$(COVERAGE) report
+
+# The registered tests must fail without the fix and pass with it.
+red-green: setup
+	@$(PYTHON_ENV) test/red_green.py
+
+# The blocks of README.md that commands write.
+readme: setup
+	@$(PYTHON_ENV) scripts/readme.py
+
+check-readme: setup
+	@$(PYTHON_ENV) scripts/readme.py --check

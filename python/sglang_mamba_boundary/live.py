@@ -1,0 +1,243 @@
+"""The live weave: `event_loop_overlap` of the imported engine, recompiled in place.
+
+Separate from `loop.py`, which only knows text. The function object stays: its
+code is exchanged, so its identity, its grad-mode wrapper, and hooks that other
+plugins have put around it go on working, and undoing is one assignment.
+"""
+
+import __future__
+
+import ast
+import importlib
+import inspect
+from dataclasses import dataclass
+from importlib import metadata
+from types import CodeType, FunctionType
+
+from . import engines, loop
+from .members import members
+from .outcome import AlreadyFixed, Refused, Unwoven, Woven
+
+_FUTURE = 0
+for _name in __future__.all_feature_names:
+    _FUTURE |= getattr(__future__, _name).compiler_flag
+
+
+@dataclass(frozen=True)
+class _Weave:
+    scheduler: type
+    function: FunctionType
+    original: CodeType
+    woven: CodeType
+    members: tuple[str, ...]
+    outcome: Woven
+
+
+_current: _Weave | None = None
+
+
+def weave() -> Woven | AlreadyFixed | Refused:
+    """Put the fix into the imported engine's `Scheduler`; again is a no-op."""
+    global _current
+    engine = _find_engine()
+    if isinstance(engine, Refused):
+        return engine
+    version, scheduler = engine
+    additions = members(engines.parse_release(version))
+
+    function = _find_loop(scheduler)
+    if isinstance(function, Refused):
+        return function
+    name = f"{scheduler.__name__}.{loop.LOOP}"
+    if _current is not None and function.__code__ is _current.woven:
+        return Woven(version, name, already=True)
+
+    source = _find_source(function)
+    if isinstance(source, Refused):
+        return source
+    if loop.carries_act(source):
+        return AlreadyFixed(version, name)
+    woven = loop.weave_source(source)
+    if isinstance(woven, Refused):
+        return woven
+    taken = [member for member in additions if hasattr(scheduler, member)]
+    if taken:
+        return Refused(
+            f"a {scheduler.__name__} without members of these names",
+            ", ".join(taken),
+            "remove the other plugin that sets them",
+        )
+
+    original = function.__code__
+    code = _compile(woven.source, woven.original_line, function)
+    for member, value in additions.items():
+        setattr(scheduler, member, value)
+    function.__code__ = code
+    _current = _Weave(
+        scheduler, function, original, code, tuple(additions), Woven(version, name)
+    )
+    return _current.outcome
+
+
+def unweave() -> Unwoven | Refused:
+    """Give the engine its own loop back; again is a no-op."""
+    global _current
+    if _current is None:
+        return Unwoven(already=True)
+    if _current.function.__code__ is not _current.woven:
+        return Refused(
+            f"the loop that weave() compiled in {_current.outcome.loop}",
+            "other code, set since by somebody else",
+            "undo that change first, or restart the process",
+            state="the engine runs that other code",
+        )
+    _current.function.__code__ = _current.original
+    for member in _current.members:
+        delattr(_current.scheduler, member)
+    _current = None
+    return Unwoven()
+
+
+def in_place(scheduler: type) -> Woven | AlreadyFixed | Refused:
+    """Whether the loop that this class would run, through all its wrappers, has the fix."""
+    function = _find_loop(scheduler)
+    if isinstance(function, Refused):
+        return function
+    if _current is not None and function.__code__ is _current.woven:
+        return _current.outcome
+    if loop.ACT in function.__code__.co_names and hasattr(scheduler, loop.ACT):
+        return AlreadyFixed(_installed_version(), f"{scheduler.__name__}.{loop.LOOP}")
+    return Refused(
+        f"the fix in {scheduler.__name__}.{loop.LOOP}",
+        "a loop without it",
+        "weave the fix before the scheduler starts",
+        state="the engine runs without the fix",
+    )
+
+
+def _installed_version() -> str:
+    return metadata.version(engines.ENGINE)
+
+
+def _find_engine() -> tuple[str, type] | Refused:
+    sought = f"{engines.ENGINE} {engines.dotted(engines.OLDEST)} or newer"
+    install = f"install {sought} beside this package"
+    try:
+        version = _installed_version()
+    except metadata.PackageNotFoundError:
+        return Refused(sought, "no such distribution", install)
+    release = engines.parse_release(version)
+    if release is None or release < engines.OLDEST:
+        return Refused(sought, f"{engines.ENGINE} {version}", install)
+    try:
+        module = importlib.import_module(engines.SCHEDULER_MODULE)
+    except ImportError as error:
+        return Refused(
+            f"the module {engines.SCHEDULER_MODULE}", f"{error!r}", "repair the engine"
+        )
+    scheduler = getattr(module, engines.SCHEDULER_CLASS, None)
+    if not isinstance(scheduler, type):
+        return Refused(
+            f"a class {engines.SCHEDULER_CLASS} in {engines.SCHEDULER_MODULE}",
+            repr(scheduler),
+            "use a release that this package knows",
+        )
+    return version, scheduler
+
+
+def _find_loop(scheduler: type) -> FunctionType | Refused:
+    """The engine's own loop function below the wrappers around it."""
+    sought = f"the engine's own {scheduler.__name__}.{loop.LOOP}"
+    function = inspect.getattr_static(scheduler, loop.LOOP, None)
+    while hasattr(function, "__wrapped__"):
+        # A wrapper names what it wraps, but a replacement never calls it; a
+        # function can call only what it holds.
+        if function.__wrapped__ not in _held_by(function):
+            return Refused(
+                sought,
+                f"it replaced by {_describe(function)}",
+                "remove the plugin that replaces the loop, or ask its author for the fix",
+                state="the replacement runs, without the fix",
+            )
+        function = function.__wrapped__
+    module = importlib.import_module(engines.SCHEDULER_MODULE)
+    if (
+        not isinstance(function, FunctionType)
+        or function.__globals__ is not vars(module)
+        or function.__name__ != loop.LOOP
+    ):
+        return Refused(
+            sought,
+            f"{_describe(function)} in its place",
+            "remove what replaces the loop, or ask its author for the fix",
+            state="that one runs, without the fix",
+        )
+    return function
+
+
+def _held_by(function: object) -> list[object]:
+    held = []
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            held.append(cell.cell_contents)
+        except ValueError:  # an empty cell
+            continue
+    return held
+
+
+def _describe(function: object) -> str:
+    hooks = [held for held in _held_by(function) if callable(held)]
+    named = hooks[0] if hooks else function
+    module = getattr(named, "__module__", type(named).__module__)
+    return f"{module}.{getattr(named, '__qualname__', repr(named))}"
+
+
+def _find_source(function: FunctionType) -> str | Refused:
+    """The text that this very function was compiled from."""
+    sought = f"the source of {function.__qualname__}"
+    remedy = "reinstall the engine from a wheel with sources and restart"
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError) as error:
+        return Refused(sought, f"none ({error})", remedy)
+    # An upgrade under a running process, or a patcher of live code, leaves
+    # text that is not what runs; weaving that would bring foreign code in.
+    lines = range(1, source.count("\n") + 2)
+    try:
+        same = _compile(source, lines, function) == function.__code__
+    except (SyntaxError, ValueError):
+        same = False
+    if not same:
+        return Refused(
+            sought,
+            f"text in {function.__code__.co_filename} that is not what runs",
+            remedy,
+        )
+    return source
+
+
+def _compile(source: str, original_line, function: FunctionType) -> CodeType:
+    """Code of `source` with each line numbered as in the engine's own file."""
+    method = loop.parse_method(source)
+    first = function.__code__.co_firstlineno
+    for node in ast.walk(method):
+        for field in ("lineno", "end_lineno"):
+            line = getattr(node, field, None)
+            if line is not None:
+                setattr(node, field, original_line[line - 1] + first - 1)
+    # Inside its class again, so that the code's qualified name is the same.
+    holder = ast.parse("class _: pass").body[0]
+    holder.name = function.__qualname__.rpartition(".")[0]
+    holder.body = [method]
+    module = compile(
+        ast.Module([holder], []),
+        function.__code__.co_filename,
+        "exec",
+        flags=function.__code__.co_flags & _FUTURE,
+        dont_inherit=True,
+    )
+    return _only_code(_only_code(module))
+
+
+def _only_code(code: CodeType) -> CodeType:
+    return next(c for c in code.co_consts if isinstance(c, CodeType))

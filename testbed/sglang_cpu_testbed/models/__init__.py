@@ -1,0 +1,1 @@
+"""The package SGLang scans for model classes."""
