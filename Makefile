@@ -2,7 +2,7 @@
 PYTHON_ENV = OMP_NUM_THREADS=1 .venv/bin/python -W ignore
 COVERAGE = OMP_NUM_THREADS=1 .venv/bin/coverage
 
-.PHONY: setup demo test lint red-green unit readme check-readme
+.PHONY: setup demo test test-versions lint red-green unit readme check-readme
 
 setup:
 	@scripts/setup
@@ -26,6 +26,11 @@ unit: setup
 # The registered tests must fail without the fix and pass with it.
 red-green: setup
 	@$(PYTHON_ENV) test/red_green.py
+
+# Every release that has the plugin framework; wheels are fetched once into the cache.
+test-versions: setup
+	$(PYTHON_ENV) -m pytest -q test/versions --releases=all
+	@$(PYTHON_ENV) scripts/readme.py versions
 
 # The blocks of README.md that commands write.
 readme: setup

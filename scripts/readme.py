@@ -7,23 +7,37 @@ import argparse
 import difflib
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+TESTBED = [sys.executable, "-W", "ignore", "-m"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What `command` prints, as it is or within a code fence."""
+
+    command: list[str]
+    fence: bool = True
+
+    def printed(self) -> str:
+        """Exits where the command fails."""
+        done = subprocess.run(self.command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.stdout.write(done.stdout)
+            raise SystemExit(f"{' '.join(self.command[1:])}: exit {done.returncode}")
+        text = done.stdout.strip()
+        return f"\n```text\n{text}\n```\n" if self.fence else f"\n{text}\n"
+
+
 BLOCKS = {
-    "demo": [sys.executable, "-W", "ignore", "-m", "sglang_cpu_testbed.demo"],
-    "red-green": [sys.executable, "test/red_green.py"],
+    "check": Block([*TESTBED, "sglang_mamba_boundary", "check"]),
+    "demo": Block([*TESTBED, "sglang_cpu_testbed.demo"]),
+    "red-green": Block([sys.executable, "test/red_green.py"]),
+    "versions": Block([sys.executable, "test/versions/table.py"], fence=False),
 }
-
-
-def printed_by(command: list[str]) -> str:
-    """Standard output of a command, fenced; exits where the command fails."""
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.stdout.write(done.stdout)
-        raise SystemExit(f"{' '.join(command[1:])}: exit {done.returncode}")
-    return f"\n```text\n{done.stdout.strip()}\n```\n"
 
 
 def with_block(text: str, name: str, block: str) -> str:
@@ -38,10 +52,12 @@ def with_block(text: str, name: str, block: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("blocks", nargs="*", choices=[*BLOCKS, []], help="or all")
     options = parser.parse_args()
     old = new = README.read_text()
-    for name, command in BLOCKS.items():
-        new = with_block(new, name, printed_by(command))
+    names = options.blocks or list(BLOCKS)
+    for name in names:
+        new = with_block(new, name, BLOCKS[name].printed())
     if not options.check:
         README.write_text(new)
     elif new != old:
@@ -49,7 +65,7 @@ def main() -> None:
         sys.stdout.writelines(difflib.unified_diff(*lines, "README.md", "printed"))
         raise SystemExit("README.md is not what the commands print; run `make readme`")
     else:
-        print(f"README.md: {len(BLOCKS)} blocks are what their commands print")
+        print(f"README.md: {len(names)} blocks are what their commands print")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 ENGINE = "sglang"
 ENTRY_POINT_GROUP = "sglang.srt.plugins"
+ENTRY_POINT = "mamba_boundary"
 SCHEDULER_MODULE = "sglang.srt.managers.scheduler"
 SCHEDULER_CLASS = "Scheduler"
+BATCH_MODULE = "sglang.srt.managers.schedule_batch"
+BATCH_CLASS = "ScheduleBatch"
 
 Release = tuple[int, int, int]
 
@@ -37,8 +40,9 @@ class Edit:
 
 
 EDITS = (
-    # The tracked length moved from the request to its KV record.
+    # Two lengths moved from the request to its KV record.
     Edit((0, 5, 19), "req.kv.mamba_last", "_track_seqlen is", "req.mamba_last"),
+    Edit((0, 5, 19), "req.kv.kv_committed", "_len", "req.kv_committed"),
     # The stash of a middle chunk copies its state without waiting for the
     # forward, so there a middle chunk is to be waited for as well.
     Edit(
@@ -51,9 +55,9 @@ EDITS = (
     Edit((0, 5, 15), "opportunistic_flush_failed = ", "def has_pending"),
     Edit(
         (0, 5, 16),
-        "if self.enable_",
-        "unified_memory:",
-        "if self.server_args.enable_",
+        "if self.enable_unified",
+        "_memory:",
+        "if self.server_args.enable_unified",
         since=(0, 5, 15),
     ),
 )

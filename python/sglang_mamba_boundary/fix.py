@@ -1,21 +1,22 @@
 """The fix: what `Scheduler.event_loop_overlap` asks and does before it selects a batch.
 
-The members named in `MEMBERS` become members of SGLang's `Scheduler`, as they
-stand here: the live weave sets them on the class, the exported patch writes
-the same text into `scheduler.py`. So they use SGLang's own words, read only
-what the scheduler has, and need no import beyond its `logger`.
+The members named here become members of SGLang's `Scheduler` and `ScheduleBatch`
+as they stand: the live weave sets them on the classes, the exported patch writes
+the same text into their files. So they use SGLang's own words, read only what
+those classes have, and need no import beyond the scheduler's `logger`.
 """
 
 import logging
 
 logger = logging.getLogger(__name__)
 
-# In the order in which they stand in the class.
+# Of Scheduler and of ScheduleBatch, in the order in which they stand in the class.
 MEMBERS = (
     "opportunistic_flush_failed",
     "has_pending_mamba_publication",
     "publish_pending_mamba_prefill",
 )
+BATCH_MEMBERS = ("penalty_token",)
 
 opportunistic_flush_failed = False
 
@@ -76,3 +77,20 @@ def publish_pending_mamba_prefill(self, pop_and_process) -> bool:
                     exc_info=True,
                 )
     return True
+
+
+def penalty_token(self, req) -> int:
+    """The output token, or last prompt token, that this decode step's penalties count.
+
+    Under overlap the newest result is usually one step behind, but not after an
+    early result or a prefill in between. The position counts each token once.
+    """
+    position = len(req.output_ids) - 1
+    if self.enable_overlap and (
+        # Verify steps commit later: only their first is at a known position.
+        self.spec_algorithm.is_none() or req.decode_batch_idx == 0
+    ):
+        position = req.kv.kv_committed_len - 1 - len(req.origin_input_ids)
+    if position >= 0:
+        return req.output_ids[position]
+    return req.origin_input_ids[position]

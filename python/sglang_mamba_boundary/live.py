@@ -1,22 +1,24 @@
-"""The live weave: `event_loop_overlap` of the imported engine, recompiled in place.
+"""The live weave: two methods of the imported engine, recompiled in place.
 
-Separate from `loop.py`, which only knows text. The function object stays: its
-code is exchanged, so its identity, its grad-mode wrapper, and hooks that other
-plugins have put around it go on working, and undoing is one assignment.
+Separate from `loop.py` and `penalty.py`, which only know text. A function object
+stays: its code is exchanged, so its identity, its grad-mode wrapper, and hooks
+that other plugins have put around it go on working, and undoing is one assignment.
 """
 
 import __future__
 
 import ast
+import functools
 import importlib
 import inspect
 from dataclasses import dataclass
 from importlib import metadata
 from types import CodeType, FunctionType
 
-from . import engines, loop
+from . import edits, engines, loop
 from .members import members
 from .outcome import AlreadyFixed, Refused, Unwoven, Woven
+from .targets import LOOP, PENALTY, Target
 
 _FUTURE = 0
 for _name in __future__.all_feature_names:
@@ -24,12 +26,33 @@ for _name in __future__.all_feature_names:
 
 
 @dataclass(frozen=True)
-class _Weave:
-    scheduler: type
+class _Exchange:
+    """One method's code before and after, and what was added to its class."""
+
+    holder: type
     function: FunctionType
     original: CodeType
     woven: CodeType
-    members: tuple[str, ...]
+    members: dict[str, object]
+
+    @property
+    def is_in_place(self) -> bool:
+        return self.function.__code__ is self.woven
+
+    def do(self) -> None:
+        for name, value in self.members.items():
+            setattr(self.holder, name, value)
+        self.function.__code__ = self.woven
+
+    def undo(self) -> None:
+        self.function.__code__ = self.original
+        for name in self.members:
+            delattr(self.holder, name)
+
+
+@dataclass(frozen=True)
+class _Weave:
+    exchanges: tuple[_Exchange, ...]
     outcome: Woven
 
 
@@ -37,73 +60,83 @@ _current: _Weave | None = None
 
 
 def weave() -> Woven | AlreadyFixed | Refused:
-    """Put the fix into the imported engine's `Scheduler`; again is a no-op."""
+    """Put the fix into the imported engine; again is a no-op."""
     global _current
     engine = _find_engine()
     if isinstance(engine, Refused):
         return engine
     version, scheduler = engine
-    additions = members(engines.parse_release(version))
-
-    function = _find_loop(scheduler)
-    if isinstance(function, Refused):
-        return function
     name = f"{scheduler.__name__}.{loop.LOOP}"
-    if _current is not None and function.__code__ is _current.woven:
+    found = in_place(scheduler)
+    if isinstance(found, Woven):
         return Woven(version, name, already=True)
 
-    source = _find_source(function)
-    if isinstance(source, Refused):
-        return source
-    if loop.carries_act(source):
-        return AlreadyFixed(version, name)
-    woven = loop.weave_source(source)
-    if isinstance(woven, Refused):
-        return woven
-    taken = [member for member in additions if hasattr(scheduler, member)]
-    if taken:
-        return Refused(
-            f"a {scheduler.__name__} without members of these names",
-            ", ".join(taken),
-            "remove the other plugin that sets them",
-        )
-
-    original = function.__code__
-    code = _compile(woven.source, woven.original_line, function)
-    for member, value in additions.items():
-        setattr(scheduler, member, value)
-    function.__code__ = code
-    _current = _Weave(
-        scheduler, function, original, code, tuple(additions), Woven(version, name)
-    )
+    exchanges = []
+    for target in (LOOP, PENALTY):
+        prepared = _prepare(target, engines.parse_release(version))
+        if isinstance(prepared, Refused):
+            return prepared
+        if prepared is not None:
+            exchanges.append(prepared)
+        elif target is LOOP:
+            return AlreadyFixed(version, name)
+    for exchange in exchanges:
+        exchange.do()
+    _current = _Weave(tuple(exchanges), Woven(version, name))
     return _current.outcome
 
 
+def _prepare(target: Target, release: engines.Release) -> _Exchange | Refused | None:
+    """What to exchange for `target`; None where the engine has it already."""
+    holder = getattr(importlib.import_module(target.module), target.holder, None)
+    function = _find_method(holder, target)
+    if isinstance(function, Refused):
+        return function
+    source = _find_source(function)
+    if isinstance(source, Refused):
+        return source
+    if target.carries_act(source):
+        return None
+    woven = target.weave_source(source)
+    if isinstance(woven, Refused):
+        return woven
+    additions = members(release, target.members)
+    taken = [name for name in additions if hasattr(holder, name)]
+    if taken:
+        return Refused(
+            f"a {holder.__name__} without members of these names",
+            ", ".join(taken),
+            "remove the other plugin that sets them",
+        )
+    code = _compile(woven.source, woven.original_line, function)
+    return _Exchange(holder, function, function.__code__, code, additions)
+
+
 def unweave() -> Unwoven | Refused:
-    """Give the engine its own loop back; again is a no-op."""
+    """Give the engine its own code back; again is a no-op."""
     global _current
     if _current is None:
         return Unwoven(already=True)
-    if _current.function.__code__ is not _current.woven:
+    changed = [e.function for e in _current.exchanges if not e.is_in_place]
+    if changed:
         return Refused(
-            f"the loop that weave() compiled in {_current.outcome.loop}",
+            f"the code that weave() compiled for {changed[0].__qualname__}",
             "other code, set since by somebody else",
             "undo that change first, or restart the process",
             state="the engine runs that other code",
         )
-    _current.function.__code__ = _current.original
-    for member in _current.members:
-        delattr(_current.scheduler, member)
+    for exchange in _current.exchanges:
+        exchange.undo()
     _current = None
     return Unwoven()
 
 
 def in_place(scheduler: type) -> Woven | AlreadyFixed | Refused:
     """Whether the loop that this class would run, through all its wrappers, has the fix."""
-    function = _find_loop(scheduler)
+    function = _find_method(scheduler, LOOP)
     if isinstance(function, Refused):
         return function
-    if _current is not None and function.__code__ is _current.woven:
+    if _current is not None and all(e.is_in_place for e in _current.exchanges):
         return _current.outcome
     if loop.ACT in function.__code__.co_names and hasattr(scheduler, loop.ACT):
         return AlreadyFixed(_installed_version(), f"{scheduler.__name__}.{loop.LOOP}")
@@ -145,10 +178,12 @@ def _find_engine() -> tuple[str, type] | Refused:
     return version, scheduler
 
 
-def _find_loop(scheduler: type) -> FunctionType | Refused:
-    """The engine's own loop function below the wrappers around it."""
-    sought = f"the engine's own {scheduler.__name__}.{loop.LOOP}"
-    function = inspect.getattr_static(scheduler, loop.LOOP, None)
+def _find_method(holder: type | None, target: Target) -> FunctionType | Refused:
+    """The engine's own function below the wrappers around it."""
+    names = [name for name in target.methods if hasattr(holder, name)]
+    name = names[0] if names else target.methods[0]
+    sought = f"the engine's own {target.holder}.{name}"
+    function = inspect.getattr_static(holder, name, None)
     while hasattr(function, "__wrapped__"):
         # A wrapper names what it wraps, but a replacement never calls it; a
         # function can call only what it holds.
@@ -156,20 +191,20 @@ def _find_loop(scheduler: type) -> FunctionType | Refused:
             return Refused(
                 sought,
                 f"it replaced by {_describe(function)}",
-                "remove the plugin that replaces the loop, or ask its author for the fix",
+                f"remove the plugin that replaces {name}, or ask its author for the fix",
                 state="the replacement runs, without the fix",
             )
         function = function.__wrapped__
-    module = importlib.import_module(engines.SCHEDULER_MODULE)
+    module = importlib.import_module(target.module)
     if (
         not isinstance(function, FunctionType)
         or function.__globals__ is not vars(module)
-        or function.__name__ != loop.LOOP
+        or function.__name__ != name
     ):
         return Refused(
             sought,
             f"{_describe(function)} in its place",
-            "remove what replaces the loop, or ask its author for the fix",
+            f"remove what replaces {name}, or ask its author for the fix",
             state="that one runs, without the fix",
         )
     return function
@@ -218,7 +253,7 @@ def _find_source(function: FunctionType) -> str | Refused:
 
 def _compile(source: str, original_line, function: FunctionType) -> CodeType:
     """Code of `source` with each line numbered as in the engine's own file."""
-    method = loop.parse_method(source)
+    method = edits.parse_method(source)
     first = function.__code__.co_firstlineno
     for node in ast.walk(method):
         for field in ("lineno", "end_lineno"):
@@ -230,13 +265,29 @@ def _compile(source: str, original_line, function: FunctionType) -> CodeType:
     holder.name = function.__qualname__.rpartition(".")[0]
     holder.body = [method]
     module = compile(
-        ast.Module([holder], []),
+        ast.Module([*_imports(function.__module__), holder], []),
         function.__code__.co_filename,
         "exec",
         flags=function.__code__.co_flags & _FUTURE,
         dont_inherit=True,
     )
     return _only_code(_only_code(module))
+
+
+@functools.cache
+def _imports(module: str) -> list[ast.stmt]:
+    """The imports at the top level of a module, wherever they are nested there.
+
+    The compiler calls what a module imports by other instructions than a method.
+    """
+    found, todo = [], ast.parse(inspect.getsource(importlib.import_module(module))).body
+    for node in todo:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
+        elif not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            todo += [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)]
+            todo += [s for h in getattr(node, "handlers", ()) for s in h.body]
+    return found
 
 
 def _only_code(code: CodeType) -> CodeType:

@@ -9,44 +9,42 @@ import linecache
 from . import engines, fix
 
 
-def member_source(release: engines.Release) -> str:
-    """The members of `fix.py` as they stand for `release`, unindented, in order.
+def member_source(release: engines.Release, names=fix.MEMBERS) -> str:
+    """The members of `fix.py` of these names as they stand for `release`, unindented.
 
     Raises ValueError where an edit of `engines.EDITS` does not match exactly once.
     """
-    source = _own_source()
+    source = inspect.getsource(fix)
     for edit in engines.EDITS:
         if edit.since <= release < edit.until:
             source = _apply(edit, source)
-    return source
+    parts = [
+        ast.get_source_segment(source, statement)
+        for statement in ast.parse(source).body
+        if _name(statement) in names
+    ]
+    return "\n\n\n".join(parts) + "\n"
 
 
-def members(release: engines.Release) -> dict[str, object]:
-    """Name and value of what becomes a member of `Scheduler` in `release`."""
-    source = member_source(release)
-    if source == _own_source():
-        return {name: getattr(fix, name) for name in fix.MEMBERS}
-    file = f"<{fix.__name__} for {engines.ENGINE} {engines.dotted(release)}>"
+def members(release: engines.Release, names=fix.MEMBERS) -> dict[str, object]:
+    """Name and value of what becomes a member of the class in `release`."""
+    source = member_source(release, names)
+    if source == member_source(engines.NEWEST, names):
+        return {name: getattr(fix, name) for name in names}
+    file = f"<{names[-1]} for {engines.ENGINE} {engines.dotted(release)}>"
     # Known to linecache, so that a traceback through a variant shows its lines.
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     namespace = {"logger": fix.logger, "__name__": fix.__name__}
     exec(compile(source, file, "exec", dont_inherit=True), namespace)
-    return {name: namespace[name] for name in fix.MEMBERS if name in namespace}
+    return {name: namespace[name] for name in names if name in namespace}
 
 
-def _own_source() -> str:
-    source = inspect.getsource(fix)
-    parts = []
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.FunctionDef):
-            name = statement.name
-        elif isinstance(statement, ast.Assign):
-            name = statement.targets[0].id
-        else:
-            continue
-        if name in fix.MEMBERS:
-            parts.append(ast.get_source_segment(source, statement))
-    return "\n\n\n".join(parts) + "\n"
+def _name(statement: ast.stmt) -> str | None:
+    if isinstance(statement, ast.FunctionDef):
+        return statement.name
+    if isinstance(statement, ast.Assign):
+        return statement.targets[0].id
+    return None
 
 
 def _apply(edit: engines.Edit, source: str) -> str:

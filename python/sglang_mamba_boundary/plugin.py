@@ -11,13 +11,17 @@ from __future__ import annotations
 import logging
 import os
 
+from .counters import Both, LoggedCounters, metrics_of
 from .live import in_place, weave
+from .observe import Observer
 from .outcome import MambaBoundaryError, Refused, RequiredFixMissing
 from .settings import POLICY, Settings, read_settings
+from .status import KEY, status_of
 
 logger = logging.getLogger(__name__)
 
 START = "sglang.srt.managers.scheduler.Scheduler.run_event_loop"
+STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 
 
 def load() -> None:
@@ -28,13 +32,16 @@ def load() -> None:
     """
     try:
         settings = read_settings(os.environ)
-        if settings.policy == "off":
-            logger.info("mamba-boundary: %s=off, runs without the fix", POLICY)
-            return
-        _report(weave(), settings)
+        if settings.policy == "flush":
+            _report(weave(), settings)
     except MambaBoundaryError as error:
         raise SystemExit(f"mamba-boundary: {error}") from error
-    _verify_at_start(settings)
+    if settings.policy != "flush":
+        logger.info(
+            "mamba-boundary: %s=%s, runs without the fix", POLICY, settings.policy
+        )
+    if settings.policy != "off":
+        _attend(settings)
 
 
 def _report(outcome, settings: Settings) -> None:
@@ -48,11 +55,27 @@ def _report(outcome, settings: Settings) -> None:
         )
 
 
-def _verify_at_start(settings: Settings) -> None:
+def _attend(settings: Settings) -> None:
+    """Be there when the scheduler starts, and when the server is asked about itself."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     # Raises within the scheduler's own error handling, which ends the server.
     def verify(scheduler, *args, **kwargs):
-        _report(in_place(type(scheduler)), settings)
+        if settings.policy == "flush":
+            _report(in_place(type(scheduler)), settings)
+        _count(scheduler, settings)
+
+    def tell(answer, scheduler, *args, **kwargs):
+        answer.internal_state[KEY] = status_of(scheduler, settings.policy)
 
     HookRegistry.register(START, verify, HookType.BEFORE)
+    HookRegistry.register(STATE, tell, HookType.AFTER)
+
+
+def _count(scheduler, settings: Settings) -> None:
+    """Count where somebody looks: in the server's metrics, and for an audit in the log."""
+    sinks = [s for s in (metrics_of(scheduler),) if s]
+    if settings.policy == "audit":
+        sinks.append(LoggedCounters())
+    if sinks:
+        Observer(scheduler, Both(*sinks))

@@ -10,7 +10,7 @@ from .outcome import SettingError
 POLICY = "SGLANG_MAMBA_BOUNDARY"
 REQUIRED = "SGLANG_MAMBA_BOUNDARY_REQUIRED"
 
-POLICIES = ("flush", "off")
+POLICIES = ("flush", "audit", "off")
 _REQUIRED_VALUES = {"1": True, "0": False}
 
 
@@ -28,6 +28,6 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     required = environ.get(REQUIRED, "0")
     if required not in _REQUIRED_VALUES:
         raise SettingError(REQUIRED, required, tuple(_REQUIRED_VALUES))
-    if policy == "off" and _REQUIRED_VALUES[required]:
+    if policy != "flush" and _REQUIRED_VALUES[required]:
         raise SettingError(f"{REQUIRED}=1 with {POLICY}", policy, ("flush",))
     return Settings(policy, _REQUIRED_VALUES[required])

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,6 +91,18 @@ def test_weaves_by_default():
     assert entered == [True]
 
 
+@environment()
+def test_the_server_is_told_of_the_fix_in_place():
+    answer = SimpleNamespace(internal_state={"engine": "its own"})
+    scheduler_class().get_internal_state = lambda self, request: answer
+    load()
+    scheduler = scheduler_class().__new__(scheduler_class())
+    scheduler.require_mlp_sync = False
+    told = scheduler.get_internal_state(None).internal_state
+    assert told["engine"] == "its own"
+    assert told["mamba_boundary"]["status"] == "acts"
+
+
 @environment(**{POLICY: "flush", REQUIRED: "1"})
 def test_weaves_when_required():
     entered = run_event_loop_is_entered()
@@ -115,7 +128,7 @@ def test_excluded_by_the_engine_leaves_the_engine_alone():
 def test_wrong_policy_stops_the_launch():
     with pytest.raises(SystemExit) as caught:
         load()
-    for part in (POLICY, "'flash'", "'flush', 'off'"):
+    for part in (POLICY, "'flash'", "'flush', 'audit', 'off'"):
         assert part in str(caught.value)
     assert not hasattr(scheduler_class(), "publish_pending_mamba_prefill")
 

@@ -5,6 +5,7 @@ import inspect
 import sys
 import traceback
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from unittest.mock import patch
 
@@ -114,6 +115,29 @@ def weave_and_undo():
     assert first_decode_captures() == "canonical"
 
 
+def penalties_are_woven_with_the_loop():
+    batch = importlib.import_module("sglang.srt.managers.schedule_batch").ScheduleBatch
+    count = batch.cumulate_penalty_output_tokens
+    original = count.__code__
+    weave()
+    assert batch.penalty_token is fix.penalty_token
+    assert "penalty_token" in names_of(count.__code__)
+    unweave()
+    assert count.__code__ is original and not hasattr(batch, "penalty_token")
+
+
+def loop_is_woven_where_penalties_count_by_position_already():
+    live.PENALTY = replace(live.PENALTY, carries_act=lambda source: True)
+    assert isinstance(weave(), Woven)
+    assert [e.function for e in live._current.exchanges] == [live_loop()]
+    assert first_decode_captures() == "canonical"
+
+
+def names_of(code):
+    nested = [c for c in code.co_consts if hasattr(c, "co_names")]
+    return {*code.co_names}.union(*map(names_of, nested))
+
+
 def tracebacks_show_the_engine_text():
     rig = importlib.import_module("registered").load()
     weave()
@@ -181,6 +205,8 @@ def already_fixed_upstream():
 
 WOVEN = [
     weave_and_undo,
+    penalties_are_woven_with_the_loop,
+    loop_is_woven_where_penalties_count_by_position_already,
     tracebacks_show_the_engine_text,
     woven_under_hooks_applied_before,
     woven_under_hooks_applied_after,
@@ -277,6 +303,11 @@ def loop_of_an_unknown_shape():
         assert "paused-engine" in refusal(weave()).sought
 
 
+def penalties_of_an_unknown_shape():
+    live.PENALTY = replace(live.PENALTY, weave_source=lambda source: Refused(*"abc"))
+    assert refusal(weave()).sought == "a"
+
+
 def member_name_taken():
     scheduler_class().has_pending_mamba_publication = None
     assert "has_pending" in refusal(weave()).found
@@ -316,6 +347,7 @@ STOCK_AFTERWARDS = [
     source_unreadable,
     source_changed_on_disk,
     source_half_written,
+    penalties_of_an_unknown_shape,
     member_name_taken,
     engine_too_old,
     engine_of_no_version,

@@ -6,7 +6,8 @@ import textwrap
 import pytest
 from engine_text import loop_text
 
-from sglang_mamba_boundary.loop import WovenLoop, carries_act, weave_source
+from sglang_mamba_boundary.edits import WovenText
+from sglang_mamba_boundary.loop import carries_act, weave_source
 from sglang_mamba_boundary.outcome import Refused
 
 STOCK = loop_text()
@@ -28,7 +29,7 @@ def replaced(*edits: tuple[str, str]) -> str:
 
 def woven(source: str = STOCK) -> str:
     result = weave_source(source)
-    assert isinstance(result, WovenLoop), result
+    assert isinstance(result, WovenText), result
     return result.source
 
 
@@ -97,8 +98,8 @@ def test_woven_text_carries_the_act_and_stock_does_not():
 
 
 REFUSED = {
-    "not python": ("def event_loop_overlap(self:\n", "one function"),
-    "two functions": (textwrap.dedent(STOCK) * 2, "one function"),
+    "not python": ("def event_loop_overlap(self:\n", "event_loop_overlap"),
+    "two functions": (textwrap.dedent(STOCK) * 2, "event_loop_overlap"),
     "another function": (
         replaced(("def event_loop_overlap", "def other")),
         "event_loop_overlap",

@@ -92,7 +92,8 @@ class Engine:
         """Hand requests to the scheduler within the current loop turn."""
         for request in requests:
             self.outputs[request.rid] = Output(request.rid)
-        self.control(*map(tokenized, requests))
+        tokenizer = self.scheduler.tokenizer
+        self.control(*(tokenized(request, tokenizer) for request in requests))
 
     def abort(self, rid: str) -> None:
         """Abort one request as SGLang's front end would."""

@@ -34,14 +34,14 @@ class Output:
     retractions: int = 0
 
 
-def tokenized(request: Request):
+def tokenized(request: Request, tokenizer=None):
     """The request as SGLang's front end would hand it to the scheduler."""
     from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     fields = {"temperature": 0.0, "max_new_tokens": request.max_new_tokens}
     params = SamplingParams(**fields | request.sampling)
-    params.normalize(None)
+    params.normalize(tokenizer)
     return TokenizedGenerateReqInput(
         **dict(
             rid=request.rid,

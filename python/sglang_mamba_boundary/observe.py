@@ -1,0 +1,102 @@
+"""Counting around one scheduler's publications, without changing what it does.
+
+Attached to the instance when its loop starts, and only where somebody counts:
+a server without metrics and without audit has none of this on its path.
+"""
+
+from __future__ import annotations
+
+import time
+
+# How a request is published while it runs, by release.
+_PUBLISH = ("checkpoint", "cache_unfinished_req")
+
+
+class Observer:
+    """Counts early results, rebound rows and stale captures of `scheduler`.
+
+    Source: a row is rebound where the tree's insertion matched further than
+    the request's protected prefix; a capture is stale where that request is a
+    decoding row of a batch launched before.
+    """
+
+    def __init__(self, scheduler, counters):
+        self._scheduler = scheduler
+        self._counters = counters
+        # The request that is being published in the result being processed.
+        self._published = None
+        self._processing_extend = False
+        self._wrap(scheduler, "process_batch_result", self._process_batch_result)
+        tree = scheduler.tree_cache
+        for name in _PUBLISH:
+            if hasattr(tree, name):
+                self._wrap(tree, name, self._publish)
+        # Through a session wrapper the insertion is the inner tree's own.
+        self._wrap(getattr(tree, "inner", tree), "insert", self._insert)
+        allocator = scheduler.token_to_kv_pool_allocator
+        if hasattr(allocator, "flush_opportunistic"):
+            self._wrap(allocator, "flush_opportunistic", self._flush)
+        if hasattr(scheduler, "publish_pending_mamba_prefill"):
+            self._wrap(scheduler, "publish_pending_mamba_prefill", self._act)
+
+    @staticmethod
+    def _wrap(owner, name, around):
+        original = getattr(owner, name)
+        setattr(owner, name, lambda *args, **kwargs: around(original, *args, **kwargs))
+
+    def _act(self, act, pop_and_process) -> bool:
+        def wait_and_pop():
+            _, result = self._scheduler.result_queue[0]
+            start = time.perf_counter()
+            # Processing waits for the same event first, so this waits in its place.
+            if result.copy_done is not None:
+                result.copy_done.synchronize()
+            self._counters.observe_wait(time.perf_counter() - start)
+            pop_and_process()
+
+        consumed = act(wait_and_pop)
+        if consumed:
+            self._counters.add("early_results")
+        return consumed
+
+    def _process_batch_result(self, process, batch, result, *args, **kwargs):
+        self._processing_extend = batch.forward_mode.is_extend()
+        try:
+            return process(batch, result, *args, **kwargs)
+        finally:
+            self._processing_extend = False
+
+    def _publish(self, publish, req, *args, **kwargs):
+        if not self._processing_extend or req.finished():
+            return publish(req, *args, **kwargs)
+        self._published = req
+        try:
+            return publish(req, *args, **kwargs)
+        finally:
+            self._published = None
+
+    def _insert(self, insert, params, *args, **kwargs):
+        result = insert(params, *args, **kwargs)
+        if self._published is not None:
+            rebound = result.prefix_len - params.prev_prefix_len
+            if rebound > 0:
+                self._counters.add("rebound_rows")
+                self._counters.add("rebound_tokens", rebound)
+                if self._is_captured(self._published):
+                    self._counters.add("stale_captures")
+        return result
+
+    def _is_captured(self, req) -> bool:
+        """Whether a batch launched after the one being processed decodes `req`."""
+        for batch, _ in self._scheduler.result_queue:
+            rows = batch.decoding_reqs if batch.forward_mode.is_extend() else batch.reqs
+            if any(row is req for row in rows or ()):
+                return True
+        return False
+
+    def _flush(self, flush, *args, **kwargs):
+        try:
+            return flush(*args, **kwargs)
+        except Exception:
+            self._counters.add("flush_failures")
+            raise

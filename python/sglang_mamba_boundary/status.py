@@ -1,0 +1,20 @@
+"""What each scheduler process tells about itself in the server's `/server_info`."""
+
+from __future__ import annotations
+
+from .live import in_place
+from .outcome import Refused
+
+KEY = "mamba_boundary"
+STATUS_ACTS, STATUS_LEFT_ALONE, STATUS_ABSENT = "acts", "left alone", "absent"
+
+
+def status_of(scheduler, policy: str) -> dict[str, str]:
+    """Whether the fix is in the loop of this scheduler, and acts in its set-up."""
+    outcome = in_place(type(scheduler))
+    if isinstance(outcome, Refused):
+        return {"policy": policy, "status": STATUS_ABSENT, "loop": str(outcome)}
+    if scheduler.require_mlp_sync:
+        reason = "MLP sync: all ranks take one overlap decision, which the fix leaves"
+        return {"policy": policy, "status": STATUS_LEFT_ALONE, "loop": reason}
+    return {"policy": policy, "status": STATUS_ACTS, "loop": str(outcome)}

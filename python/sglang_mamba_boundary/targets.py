@@ -1,0 +1,48 @@
+"""The two methods of the engine that are woven, for the live weave and the patch alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import engines, fix, loop, penalty
+from .edits import WovenText
+from .outcome import Refused
+
+
+@dataclass(frozen=True)
+class Target:
+    """A method to weave, the first of `methods` that its class has.
+
+    `members` join the class; the last of them is what the woven text calls.
+    """
+
+    module: str
+    holder: str
+    methods: tuple[str, ...]
+    members: tuple[str, ...]
+    weave_source: Callable[[str], WovenText | Refused]
+    carries_act: Callable[[str], bool]
+
+    @property
+    def file(self) -> str:
+        """The module's file, relative to the folder that holds the package."""
+        return f"{self.module.replace('.', '/')}.py"
+
+
+LOOP = Target(
+    engines.SCHEDULER_MODULE,
+    engines.SCHEDULER_CLASS,
+    (loop.LOOP,),
+    fix.MEMBERS,
+    loop.weave_source,
+    loop.carries_act,
+)
+PENALTY = Target(
+    engines.BATCH_MODULE,
+    engines.BATCH_CLASS,
+    penalty.METHODS,
+    fix.BATCH_MEMBERS,
+    penalty.weave_source,
+    penalty.carries_act,
+)
