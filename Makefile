@@ -2,7 +2,7 @@
 PYTHON_ENV = OMP_NUM_THREADS=1 .venv/bin/python -W ignore
 COVERAGE = OMP_NUM_THREADS=1 .venv/bin/coverage
 
-.PHONY: setup demo test test-versions lint red-green unit readme check-readme
+.PHONY: setup demo test test-versions lint red-green simulate smoke unit readme check-readme
 
 setup:
 	@scripts/setup
@@ -31,6 +31,16 @@ red-green: setup
 test-versions: setup
 	$(PYTHON_ENV) -m pytest -q test/versions --releases=all
 	@$(PYTHON_ENV) scripts/readme.py versions
+
+# Seeded histories of the real scheduler; `make simulate SEEDS=500` for a short one.
+SEEDS = 10000
+simulate: setup
+	@$(PYTHON_ENV) -m sglang_cpu_testbed.simulation --seeds $(SEEDS) --reference-every 10
+	@$(PYTHON_ENV) scripts/simulation_table.py --record
+
+# The real HTTP server with real clients: stock, with the fix, overlap disabled.
+smoke: setup
+	@$(PYTHON_ENV) -m sglang_cpu_testbed.smoke
 
 # The blocks of README.md that commands write.
 readme: setup

@@ -36,6 +36,7 @@ BLOCKS = {
     "check": Block([*TESTBED, "sglang_mamba_boundary", "check"]),
     "demo": Block([*TESTBED, "sglang_cpu_testbed.demo"]),
     "red-green": Block([sys.executable, "test/red_green.py"]),
+    "simulation": Block([sys.executable, "scripts/simulation_table.py"], fence=False),
     "versions": Block([sys.executable, "test/versions/table.py"], fence=False),
 }
 

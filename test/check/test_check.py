@@ -13,16 +13,18 @@ import pytest
 
 from sglang_mamba_boundary import check, engines
 from sglang_mamba_boundary.check import check_installed, check_source
+from sglang_mamba_boundary.fixed_text import fix_file
 from sglang_mamba_boundary.settings import POLICY, REQUIRED
+from sglang_mamba_boundary.targets import LOOP
 
 PLAIN = {POLICY: None, REQUIRED: None, "SGLANG_PLUGINS": "mamba_boundary"}
-LOOP = f"{engines.SCHEDULER_MODULE}.Scheduler.event_loop_overlap"
+LOOP_PATH = f"{engines.SCHEDULER_MODULE}.Scheduler.event_loop_overlap"
 
 
 def replace_loop(replacement):
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(LOOP, replacement, HookType.REPLACE)
+    HookRegistry.register(LOOP_PATH, replacement, HookType.REPLACE)
 
 
 def nothing():
@@ -192,6 +194,14 @@ def edited(file: Path, *edits: tuple[str, str]) -> Path:
 def test_stock_source_is_affected(source):
     report = check_source(source.parents[3])
     assert report.exit_code == 1 and "private" in report.evidence[0]
+
+
+def test_an_exported_and_applied_checkout_is_not_affected(source):
+    # That `git am` of the export gives this very text is what test/export shows.
+    source.write_text(fix_file(source.read_text(), LOOP, engines.NEWEST))
+    report = check_source(source.parents[3])
+    assert report.exit_code == 0
+    assert "overlap lost" not in report.facts
 
 
 def test_hand_made_fix_is_recognised_by_what_it_does(source):

@@ -49,7 +49,14 @@ class ReferenceAttentionBackend(AttentionBackend):
         pool = self.token_to_kv_pool
         # The pool would scale a tensor of another dtype in place.
         k, v = k.to(pool.dtype), v.to(pool.dtype)
-        pool.set_kv_buffer(layer, KVWriteLoc(slots, None), k, v)
+        pool.set_kv_buffer(layer, self._written(slots), k, v)
+
+    def _written(self, slots):
+        return KVWriteLoc(slots, None)
+
+    def _read_slots(self, row, length):
+        """Where the pool keeps the first ``length`` tokens of a row."""
+        return self.req_to_token_pool.req_to_token[row, :length].long()
 
     def _read(self, q, layer, forward_batch, query_lens):
         keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
@@ -58,7 +65,7 @@ class ReferenceAttentionBackend(AttentionBackend):
         lengths = forward_batch.seq_lens.tolist()
         outputs, start = [], 0
         for row, length, count in zip(rows, lengths, query_lens, strict=True):
-            slots = self.req_to_token_pool.req_to_token[row, :length].long()
+            slots = self._read_slots(row, length)
             outputs.append(
                 exact.attend(
                     q[start : start + count],

@@ -1,0 +1,81 @@
+"""Wrong versions of the fix that the simulation has to catch. Each is an edit of the
+woven text or of a member's text, made when asked for, in a process of its own; the
+package compiles it as it compiles the right one."""
+
+import inspect
+from dataclasses import dataclass
+
+QUESTION = "has_pending_mamba_publication"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The last occurrence of ``before`` becomes ``after``, in the loop as it is woven
+    or in a member of that name."""
+
+    name: str
+    where: str
+    before: str
+    after: str
+
+
+_GUARD = " and not published_early"
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        # Pops the result of the batch just launched.
+        Fault("second-site-unguarded", "loop", _GUARD, ""),
+        # The queue is not empty at the second site: it holds that very result.
+        Fault("guard-by-queue", "loop", _GUARD, " and self.result_queue"),
+        Fault(
+            "decode-rows-count",
+            QUESTION,
+            "and id(req) not in decoding_reqs",
+            "and True",
+        ),
+        # Correct, and without any overlap.
+        Fault(
+            "drain-always",
+            QUESTION,
+            "if not self.result_queue:\n        return False\n",
+            "return bool(self.result_queue)\n",
+        ),
+    )
+}
+
+
+def plant(name: str) -> None:
+    """Have the weave of this process carry the fault, from now on.
+
+    Raises ValueError where the member to edit does not hold the text."""
+    from sglang_mamba_boundary import fix, live
+
+    fault = FAULTS[name]
+    if fault.where == "loop":
+        live._compile = _compiling(live._compile, fault)
+        return
+    member = fault.where
+    source = edited(inspect.getsource(getattr(fix, member)), fault)
+    namespace = dict(vars(fix))
+    exec(compile(source, f"<{fault.name}>", "exec"), namespace)
+    setattr(fix, member, namespace[member])
+
+
+def _compiling(compile_method, fault: Fault):
+    """The stock text is compiled as well, for comparison: it stays."""
+
+    def compile_wrongly(source: str, original_line, function):
+        if fault.before in source:
+            source = edited(source, fault)
+        return compile_method(source, original_line, function)
+
+    return compile_wrongly
+
+
+def edited(text: str, fault: Fault) -> str:
+    """The text with the fault in it."""
+    before, found, after = text.rpartition(fault.before)
+    if not found:
+        raise ValueError(f"{fault.name}: {fault.before!r} is not in the text to edit")
+    return before + fault.after + after
