@@ -45,6 +45,7 @@ FEATURES = [
     chunked_logprobs,
 ]
 # Requests that are consumed early and decoded.
+# Not with a grammar: a thread compiles it, and decides in which turn its request arrives.
 EARLY = [
     (plain, "twin 1"),
     (plain, "twin 2"),
@@ -57,8 +58,6 @@ EARLY = [
     (logprobs, "logprobs of all"),
     (streaming, "stream 4"),
     (logit_bias, "bias"),
-    (grammar, "regex"),
-    (grammar, "schema"),
     (chunked_logprobs, "chunked logprobs"),
 ]
 by_feature = pytest.mark.parametrize("feature", FEATURES, ids=lambda f: f.__name__)

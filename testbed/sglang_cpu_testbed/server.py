@@ -59,7 +59,7 @@ def serve(
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        port = server_args.get("port") or probe.getsockname()[1]
     settings = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
