@@ -2,7 +2,7 @@
 PYTHON_ENV = OMP_NUM_THREADS=1 .venv/bin/python -W ignore
 COVERAGE = OMP_NUM_THREADS=1 .venv/bin/coverage
 
-.PHONY: setup demo test test-versions lint red-green simulate smoke unit readme check-readme
+.PHONY: setup demo test test-versions lint red-green simulate smoke bench unit readme check-readme
 
 setup:
 	@scripts/setup
@@ -26,6 +26,11 @@ unit: setup
 # The registered tests must fail without the fix and pass with it.
 red-green: setup
 	@$(PYTHON_ENV) test/red_green.py
+
+# What the fix costs, by policy and workload: a table, and build/bench*. Fails where the
+# virtual part is not the stored one; `-m benchmark --update` stores it.
+bench: setup
+	@$(PYTHON_ENV) -m benchmark
 
 # Every release that has the plugin framework; wheels are fetched once into the cache.
 test-versions: setup

@@ -37,6 +37,7 @@ BLOCKS = {
     "demo": Block([*TESTBED, "sglang_cpu_testbed.demo"]),
     "red-green": Block([sys.executable, "test/red_green.py"]),
     "simulation": Block([sys.executable, "scripts/simulation_table.py"], fence=False),
+    "bench": Block([*TESTBED, "benchmark.summary"], fence=False),
     "versions": Block([sys.executable, "test/versions/table.py"], fence=False),
 }
 

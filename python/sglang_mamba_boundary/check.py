@@ -108,11 +108,11 @@ def plugin_is_loaded(environ: Mapping[str, str]) -> str:
     if allowed.strip() and name not in [part.strip() for part in allowed.split(",")]:
         return f"no, SGLANG_PLUGINS={allowed!r} does not name {name}"
     try:
-        policy = read_settings(environ).policy
+        settings = read_settings(environ)
     except MambaBoundaryError as error:
         return f"yes, and the launch would stop: {error}"
-    if policy != "flush":
-        return f"yes, but {POLICY}={policy} weaves nothing"
+    if not settings.weaves:
+        return f"yes, but {POLICY}={settings.policy} weaves nothing"
     return "yes"
 
 

@@ -43,7 +43,9 @@ def has_pending_mamba_publication(self) -> bool:
         return False
 
     # Decode rows of a mixed batch are not published with its prefill rows.
-    decoding_reqs = {id(req) for req in batch.decoding_reqs or ()}
+    decoding_reqs = ()
+    if batch.decoding_reqs:
+        decoding_reqs = {id(req) for req in batch.decoding_reqs}
     for req in batch.reqs:
         if (
             req.kv.mamba_last_track_seqlen is not None

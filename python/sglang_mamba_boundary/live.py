@@ -16,8 +16,9 @@ from importlib import metadata
 from types import CodeType, FunctionType
 
 from . import edits, engines, loop
-from .members import members
+from .members import members, publish_members
 from .outcome import AlreadyFixed, Refused, Unwoven, Woven
+from .settings import WEAVING
 from .targets import LOOP, PENALTY, Target
 
 _FUTURE = 0
@@ -54,26 +55,34 @@ class _Exchange:
 class _Weave:
     exchanges: tuple[_Exchange, ...]
     outcome: Woven
+    policy: str
 
 
 _current: _Weave | None = None
 
 
-def weave() -> Woven | AlreadyFixed | Refused:
-    """Put the fix into the imported engine; again is a no-op."""
+def weave(policy: str = WEAVING[0]) -> Woven | AlreadyFixed | Refused:
+    """Put the fix into the imported engine by one of WEAVING; again is a no-op."""
     global _current
-    engine = _find_engine()
+    engine = _find_engine(policy)
     if isinstance(engine, Refused):
         return engine
     version, scheduler = engine
     name = f"{scheduler.__name__}.{loop.LOOP}"
     found = in_place(scheduler)
     if isinstance(found, Woven):
+        if _current.policy != policy:
+            return Refused(
+                f"an engine without the fix, for the policy {policy}",
+                f"the fix in {name} by the policy {_current.policy}",
+                "unweave it first",
+                state=f"the policy {_current.policy} stays",
+            )
         return Woven(version, name, already=True)
 
     exchanges = []
     for target in (LOOP, PENALTY):
-        prepared = _prepare(target, engines.parse_release(version))
+        prepared = _prepare(target, engines.parse_release(version), policy)
         if isinstance(prepared, Refused):
             return prepared
         if prepared is not None:
@@ -82,11 +91,13 @@ def weave() -> Woven | AlreadyFixed | Refused:
             return AlreadyFixed(version, name)
     for exchange in exchanges:
         exchange.do()
-    _current = _Weave(tuple(exchanges), Woven(version, name))
+    _current = _Weave(tuple(exchanges), Woven(version, name), policy)
     return _current.outcome
 
 
-def _prepare(target: Target, release: engines.Release) -> _Exchange | Refused | None:
+def _prepare(
+    target: Target, release: engines.Release, policy: str
+) -> _Exchange | Refused | None:
     """What to exchange for `target`; None where the engine has it already."""
     holder = getattr(importlib.import_module(target.module), target.holder, None)
     function = _find_method(holder, target)
@@ -101,6 +112,8 @@ def _prepare(target: Target, release: engines.Release) -> _Exchange | Refused | 
     if isinstance(woven, Refused):
         return woven
     additions = members(release, target.members)
+    if target is LOOP and policy == "publish":
+        additions = publish_members(additions)
     taken = [name for name in additions if hasattr(holder, name)]
     if taken:
         return Refused(
@@ -152,15 +165,18 @@ def _installed_version() -> str:
     return metadata.version(engines.ENGINE)
 
 
-def _find_engine() -> tuple[str, type] | Refused:
-    sought = f"{engines.ENGINE} {engines.dotted(engines.OLDEST)} or newer"
+def _find_engine(policy: str) -> tuple[str, type] | Refused:
+    oldest, remark = engines.OLDEST, ""
+    if policy == "publish":
+        oldest, remark = engines.PUBLISH_SINCE, f" for the policy {policy}"
+    sought = f"{engines.ENGINE} {engines.dotted(oldest)} or newer{remark}"
     install = f"install {sought} beside this package"
     try:
         version = _installed_version()
     except metadata.PackageNotFoundError:
         return Refused(sought, "no such distribution", install)
     release = engines.parse_release(version)
-    if release is None or release < engines.OLDEST:
+    if release is None or release < oldest:
         return Refused(sought, f"{engines.ENGINE} {version}", install)
     try:
         module = importlib.import_module(engines.SCHEDULER_MODULE)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 
+from .publish import FLUSH
+
 # How a request is published while it runs, by release.
 _PUBLISH = ("checkpoint", "cache_unfinished_req")
 
@@ -26,6 +28,8 @@ class Observer:
         # The request that is being published in the result being processed.
         self._published = None
         self._processing_extend = False
+        # Whether the act runs and has consumed no result.
+        self._ahead = False
         self._wrap(scheduler, "process_batch_result", self._process_batch_result)
         tree = scheduler.tree_cache
         for name in _PUBLISH:
@@ -38,6 +42,8 @@ class Observer:
             self._wrap(allocator, "flush_opportunistic", self._flush)
         if hasattr(scheduler, "publish_pending_mamba_prefill"):
             self._wrap(scheduler, "publish_pending_mamba_prefill", self._act)
+        if hasattr(scheduler, FLUSH):
+            self._wrap(scheduler, FLUSH, self._fall_back)
 
     @staticmethod
     def _wrap(owner, name, around):
@@ -46,6 +52,7 @@ class Observer:
 
     def _act(self, act, pop_and_process) -> bool:
         def wait_and_pop():
+            self._ahead = False
             _, result = self._scheduler.result_queue[0]
             start = time.perf_counter()
             # Processing waits for the same event first, so this waits in its place.
@@ -54,9 +61,18 @@ class Observer:
             self._counters.observe_wait(time.perf_counter() - start)
             pop_and_process()
 
-        consumed = act(wait_and_pop)
+        self._ahead = True
+        try:
+            consumed = act(wait_and_pop)
+        finally:
+            self._ahead = False
         if consumed:
             self._counters.add("early_results")
+        return consumed
+
+    def _fall_back(self, flush, pop_and_process) -> bool:
+        consumed = flush(pop_and_process)
+        self._counters.add("publish_fallbacks", int(consumed))
         return consumed
 
     def _process_batch_result(self, process, batch, result, *args, **kwargs):
@@ -67,8 +83,10 @@ class Observer:
             self._processing_extend = False
 
     def _publish(self, publish, req, *args, **kwargs):
-        if not self._processing_extend or req.finished():
+        if not (self._processing_extend or self._ahead) or req.finished():
             return publish(req, *args, **kwargs)
+        if self._ahead:
+            self._counters.add("published_ahead")
         self._published = req
         try:
             return publish(req, *args, **kwargs)

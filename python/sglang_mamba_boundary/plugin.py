@@ -32,11 +32,11 @@ def load() -> None:
     """
     try:
         settings = read_settings(os.environ)
-        if settings.policy == "flush":
-            _report(weave(), settings)
+        if settings.weaves:
+            _report(weave(settings.policy), settings)
     except MambaBoundaryError as error:
         raise SystemExit(f"mamba-boundary: {error}") from error
-    if settings.policy != "flush":
+    if not settings.weaves:
         logger.info(
             "mamba-boundary: %s=%s, runs without the fix", POLICY, settings.policy
         )
@@ -61,7 +61,7 @@ def _attend(settings: Settings) -> None:
 
     # Raises within the scheduler's own error handling, which ends the server.
     def verify(scheduler, *args, **kwargs):
-        if settings.policy == "flush":
+        if settings.weaves:
             _report(in_place(type(scheduler)), settings)
         _count(scheduler, settings)
 

@@ -10,7 +10,9 @@ from .outcome import SettingError
 POLICY = "SGLANG_MAMBA_BOUNDARY"
 REQUIRED = "SGLANG_MAMBA_BOUNDARY_REQUIRED"
 
-POLICIES = ("flush", "audit", "off")
+# Those that put the fix into the loop, the default first.
+WEAVING = ("flush", "publish")
+POLICIES = (*WEAVING, "audit", "off")
 _REQUIRED_VALUES = {"1": True, "0": False}
 
 
@@ -18,6 +20,10 @@ _REQUIRED_VALUES = {"1": True, "0": False}
 class Settings:
     policy: str
     required: bool
+
+    @property
+    def weaves(self) -> bool:
+        return self.policy in WEAVING
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -28,6 +34,6 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     required = environ.get(REQUIRED, "0")
     if required not in _REQUIRED_VALUES:
         raise SettingError(REQUIRED, required, tuple(_REQUIRED_VALUES))
-    if policy != "flush" and _REQUIRED_VALUES[required]:
-        raise SettingError(f"{REQUIRED}=1 with {POLICY}", policy, ("flush",))
+    if policy not in WEAVING and _REQUIRED_VALUES[required]:
+        raise SettingError(f"{REQUIRED}=1 with {POLICY}", policy, WEAVING)
     return Settings(policy, _REQUIRED_VALUES[required])

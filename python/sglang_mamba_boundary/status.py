@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .live import in_place
 from .outcome import Refused
+from .publish import OBSTACLE
 
 KEY = "mamba_boundary"
 STATUS_ACTS, STATUS_LEFT_ALONE, STATUS_ABSENT = "acts", "left alone", "absent"
@@ -17,4 +18,8 @@ def status_of(scheduler, policy: str) -> dict[str, str]:
     if scheduler.require_mlp_sync:
         reason = "MLP sync: all ranks take one overlap decision, which the fix leaves"
         return {"policy": policy, "status": STATUS_LEFT_ALONE, "loop": reason}
-    return {"policy": policy, "status": STATUS_ACTS, "loop": str(outcome)}
+    told = str(outcome)
+    reason = getattr(scheduler, OBSTACLE, lambda: None)()
+    if reason is not None:
+        told += f"; as by the policy flush, since publish was refused: found {reason}"
+    return {"policy": policy, "status": STATUS_ACTS, "loop": told}

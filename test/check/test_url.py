@@ -132,3 +132,15 @@ def test_status_of_a_scheduler(monkeypatch, outcome, mlp_sync, expected):
     monkeypatch.setattr(status, "in_place", lambda scheduler: outcome)
     told = status.status_of(SimpleNamespace(require_mlp_sync=mlp_sync), "flush")
     assert told["status"] == expected and told["policy"] == "flush" and told["loop"]
+
+
+def test_status_names_what_the_policy_publish_refuses(monkeypatch):
+    monkeypatch.setattr(status, "in_place", lambda scheduler: Woven("0.5.23", "S.loop"))
+    found = [None, "unified memory"]
+    scheduler = SimpleNamespace(
+        require_mlp_sync=False, publish_ahead_obstacle=lambda: found.pop(0)
+    )
+    assert "refused" not in status.status_of(scheduler, "publish")["loop"]
+    told = status.status_of(scheduler, "publish")
+    assert told["status"] == "acts"
+    assert "publish was refused: found unified memory" in told["loop"]

@@ -7,8 +7,8 @@ import pytest
 from observing import ObservingEngine, Seen
 from traffic import EOS, SERVERS, own
 
-from sglang_cpu_testbed.scenarios import BOUNDARY_SWITCH, WOVEN
-from sglang_mamba_boundary.settings import REQUIRED
+from sglang_cpu_testbed.scenarios import BARRIER_SWITCH, BOUNDARY_SWITCH
+from sglang_mamba_boundary.settings import REQUIRED, WEAVING
 
 TIMEOUT_S = 300.0
 
@@ -77,7 +77,8 @@ def result(in_child, free, tokenizer):
             env={
                 BOUNDARY_SWITCH: configuration.boundary,
                 # A refused weave would compare the stock engine with itself.
-                REQUIRED: "1" if configuration.boundary == WOVEN.boundary else None,
+                REQUIRED: "1" if configuration.boundary in WEAVING else None,
+                BARRIER_SWITCH: "1",
             },
             timeout_s=TIMEOUT_S,
         )

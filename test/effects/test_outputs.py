@@ -27,7 +27,13 @@ from traffic import (
 )
 
 from sglang_cpu_testbed.request import same_bits
-from sglang_cpu_testbed.scenarios import CONFIGURATIONS, NO_OVERLAP, STOCK, WOVEN
+from sglang_cpu_testbed.scenarios import (
+    CONFIGURATIONS,
+    NO_OVERLAP,
+    PUBLISHED,
+    STOCK,
+    WOVEN,
+)
 
 FEATURES = [
     plain,
@@ -71,8 +77,9 @@ def messages(outputs):
 
 
 @by_feature
-def test_woven_answers_as_without_overlap(seen, feature):
-    assert messages(seen(WOVEN, feature)) == messages(seen(NO_OVERLAP, feature))
+@pytest.mark.parametrize("fixed", [WOVEN, PUBLISHED], ids=lambda c: c.name)
+def test_fixed_answers_as_without_overlap(seen, feature, fixed):
+    assert messages(seen(fixed, feature)) == messages(seen(NO_OVERLAP, feature))
 
 
 @by_feature

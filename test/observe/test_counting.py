@@ -161,6 +161,43 @@ def test_early_results_and_the_wait_before_them():
     assert len(counts.waits) == 2 and min(counts.waits) >= 0
 
 
+def test_publications_ahead_and_what_falls_back():
+    tree, req = Tree(), request()
+
+    def act(pop_and_process):
+        if scheduler.falls_back:
+            return scheduler.flush_pending_mamba_prefill(pop_and_process)
+        tree.checkpoint(req)
+        return False
+
+    def flush(pop_and_process):
+        pop_and_process()
+        return True
+
+    scheduler, counts = observed(
+        tree,
+        in_flight=[batch(EXTEND, req)],
+        falls_back=False,
+        publish_pending_mamba_prefill=act,
+        flush_pending_mamba_prefill=flush,
+    )
+
+    def pop():
+        popped, _ = scheduler.result_queue.pop(0)
+        scheduler.process_batch_result(popped, None)
+
+    assert scheduler.publish_pending_mamba_prefill(pop) is False
+    ahead = {"published_ahead": 1, "rebound_rows": 1, "rebound_tokens": 6}
+    assert counted(counts) == ahead
+    scheduler.falls_back = True
+    scheduler.result_queue[:] = [(batch(EXTEND, req), SimpleNamespace(copy_done=None))]
+    assert scheduler.publish_pending_mamba_prefill(pop) is True
+    early = {"early_results": 1, "publish_fallbacks": 1}
+    assert counted(counts) == ahead | early | {"rebound_rows": 2, "rebound_tokens": 12}
+    tree.checkpoint(req)
+    assert counts.counts["published_ahead"] == 1
+
+
 def test_flush_failures_are_counted_and_raised():
     outcomes = iter([None, RuntimeError("no")])
 

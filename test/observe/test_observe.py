@@ -8,7 +8,14 @@ import pytest
 from sglang_cpu_testbed.capture import Recorder, stale_steps
 from sglang_cpu_testbed.engine import Engine
 from sglang_cpu_testbed.request import same_bits
-from sglang_cpu_testbed.scenarios import SCENARIOS, TOGETHER, run_here
+from sglang_cpu_testbed.scenarios import (
+    BARRIER_SWITCH,
+    NO_OVERLAP,
+    SCENARIOS,
+    TOGETHER,
+    run,
+    run_here,
+)
 from sglang_mamba_boundary import counters, plugin
 from sglang_mamba_boundary.counters import LoggedCounters
 from sglang_mamba_boundary.settings import POLICY
@@ -21,7 +28,7 @@ def run_counted(scenario):
     """Counts, outputs and stale captures of a scenario, with one log line each."""
     counted = LoggedCounters()
     plugin.LoggedCounters = lambda: counted
-    if os.environ[POLICY] == "flush":
+    if os.environ[POLICY] != "audit":
         plugin.metrics_of = lambda scheduler: counted
     lines = []
     handler = logging.Handler()
@@ -39,6 +46,8 @@ def test_audit_counts_the_fault_and_changes_nothing(in_child, scenario):
     )
     assert counts == {
         "early_results": 0,
+        "published_ahead": 0,
+        "publish_fallbacks": 0,
         "rebound_rows": 1,
         "rebound_tokens": REBOUND[scenario.name],
         "stale_captures": 1,
@@ -61,6 +70,28 @@ def test_flush_rebinds_early_and_captures_nothing_stale(in_child, scenario):
     assert counts["stale_captures"] == stale == 0
     assert counts["early_results"] >= 1
     assert lines == []
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+def test_publish_rebinds_ahead_and_consumes_no_result_early(in_child, scenario):
+    env = {POLICY: "publish", BARRIER_SWITCH: "1"}
+    counts, outputs, stale, lines = in_child(run_counted, scenario, env=env)
+    assert counts["rebound_tokens"] == REBOUND[scenario.name]
+    assert counts["stale_captures"] == stale == 0
+    assert counts["published_ahead"] == 2
+    assert counts["early_results"] == counts["publish_fallbacks"] == 0
+    assert lines == []
+    reference = run(scenario, NO_OVERLAP).outputs
+    for rid, output in reference.items():
+        assert outputs[rid].tokens == output.tokens
+        assert same_bits(outputs[rid].logprobs, output.logprobs)
+
+
+def test_publish_falls_back_where_nothing_orders_the_streams(in_child):
+    env = {POLICY: "publish", BARRIER_SWITCH: "0"}
+    counts, _, stale, lines = in_child(run_counted, TOGETHER, env=env)
+    assert counts["publish_fallbacks"] == counts["early_results"] == 1
+    assert counts["published_ahead"] == counts["stale_captures"] == stale == 0
 
 
 def test_nothing_is_attached_where_nobody_counts(in_child):

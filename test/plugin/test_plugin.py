@@ -111,6 +111,16 @@ def test_weaves_when_required():
     assert entered == [True]
 
 
+@environment(**{POLICY: "publish", REQUIRED: "1"})
+def test_weaves_by_another_policy():
+    entered = run_event_loop_is_entered()
+    log = load()
+    assert "policy publish" in log.only("INFO")
+    assert "policy publish" in start(log).only("INFO")
+    assert hasattr(scheduler_class(), "flush_pending_mamba_prefill")
+    assert entered == [True]
+
+
 @environment(**{POLICY: "off"})
 def test_off_leaves_the_engine_alone():
     assert "without the fix" in load().only("INFO")
@@ -128,7 +138,7 @@ def test_excluded_by_the_engine_leaves_the_engine_alone():
 def test_wrong_policy_stops_the_launch():
     with pytest.raises(SystemExit) as caught:
         load()
-    for part in (POLICY, "'flash'", "'flush', 'audit', 'off'"):
+    for part in (POLICY, "'flash'", "'flush', 'publish', 'audit', 'off'"):
         assert part in str(caught.value)
     assert not hasattr(scheduler_class(), "publish_pending_mamba_prefill")
 

@@ -12,6 +12,7 @@ from sglang_mamba_boundary.settings import POLICY, REQUIRED, Settings, read_sett
         ({POLICY: "off"}, Settings("off", False)),
         ({POLICY: "off", REQUIRED: "0"}, Settings("off", False)),
         ({REQUIRED: "1"}, Settings("flush", True)),
+        ({POLICY: "publish", REQUIRED: "1"}, Settings("publish", True)),
     ],
 )
 def test_accepted(environ, settings):

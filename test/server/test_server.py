@@ -35,6 +35,8 @@ def test_counters_stand_at_zero_before_any_request(server):
         "rebound_tokens_total": 0,
         "stale_captures_total": 0,
         "flush_failures_total": 0,
+        "published_ahead_total": 0,
+        "publish_fallbacks_total": 0,
         "wait_seconds_sum": 0,
         "wait_seconds_count": 0,
     }

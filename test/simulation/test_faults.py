@@ -1,4 +1,4 @@
-"""The method catches what it is there for: the stock loop, and four wrong fixes. Each
+"""The method catches what it is there for: the stock loop, and six wrong fixes. Each
 within a bounded number of seeds, each by the oracle that is to see it."""
 
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from sglang_cpu_testbed.simulation.campaign import history_of
 from sglang_cpu_testbed.simulation.configurations import CONFIGURATIONS
 from sglang_cpu_testbed.simulation.faults import FAULTS, Fault, edited
-from sglang_cpu_testbed.simulation.verdict import OUTPUT, STALE, WAIT
+from sglang_cpu_testbed.simulation.verdict import ENGINE, OUTPUT, STALE, WAIT
 
 # Seeds until the fault was seen, rounded up generously; see docs/simulation.md.
 BOUND = 40
@@ -41,6 +41,8 @@ def test_the_stock_loop_is_caught_by_its_output(campaign_of):
         ("guard-by-queue", "page1", WAIT),
         ("decode-rows-count", "mixed", WAIT),
         ("drain-always", "page1", WAIT),
+        ("ahead-of-all-but-one", "page1", STALE),
+        ("ahead-and-consumed", "page1", ENGINE),
     ],
 )
 def test_a_planted_fault_is_caught(campaign_of, fault, name, kind):
@@ -61,7 +63,7 @@ def test_the_right_fix_overlaps(campaign_of):
 
 
 def test_every_fault_is_tried():
-    assert len(FAULTS) == 4
+    assert len(FAULTS) == 6
 
 
 def test_an_edit_that_does_not_match_is_refused():

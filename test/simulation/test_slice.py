@@ -30,6 +30,16 @@ def test_the_woven_loop_has_no_violation(written):
     assert found["policy"] == "flush"
 
 
+def test_publishing_ahead_has_no_violation(warmed, tmp_path):
+    """A smaller slice; what publish refuses there is handled as by flush."""
+    path = tmp_path / "publish.json"
+    chosen = ["--policy", "publish", "--seeds", "70", "--reference-every", "5"]
+    assert command.main([*chosen, "--output", str(path)]) == 0
+    found = json.loads(path.read_text())
+    assert (found["policy"], found["violations"]) == ("publish", 0)
+    assert found["configurations"]["page1"]["early"] == 0
+
+
 def test_the_record_in_the_readme_is_of_these_runs(written):
     _, found = written
     record = json.loads((ROOT / "docs" / "simulation.json").read_text())[str(SEEDS)]

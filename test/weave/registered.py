@@ -3,16 +3,21 @@
 import importlib.util
 from pathlib import Path
 
+HERE = Path(__file__).parent.parent
 FILE = "registered/unit/managers/test_mamba_prefill_cache_boundary.py"
 
 
-def load():
+def load(file=HERE / FILE):
     """The module of the registered test; call it where the engine may be imported."""
-    file = Path(__file__).parent.parent / FILE
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def red_green():
+    """The module that runs all registered tests."""
+    return load(HERE / "red_green.py")
 
 
 def first_decode_captures() -> str:

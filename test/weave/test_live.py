@@ -138,6 +138,25 @@ def names_of(code):
     return {*code.co_names}.union(*map(names_of, nested))
 
 
+def pr_31687_results_are_processed_behind_the_last_launch():
+    """The fence of each launch stands before whatever rewrites rows after it."""
+    rig = importlib.import_module("registered").load()
+
+    class Fenced(rig._ScriptedScheduler):
+        def _apply_war_barrier(self):
+            self.events.append("fence")
+
+    weave()
+    req = rig._Req("r")
+    turns = [rig._prefill("p", req), rig._decode("d1", req), rig._decode("d2", req)]
+    assert Fenced([*turns, None]).run() == [
+        *("select p", "launch p", "fence"),
+        *("process p", "select d1", "launch d1", "fence"),
+        *("select d2", "launch d2", "fence", "process d1"),
+        *("select None", "process d2"),
+    ]
+
+
 def tracebacks_show_the_engine_text():
     rig = importlib.import_module("registered").load()
     weave()
@@ -207,6 +226,7 @@ WOVEN = [
     weave_and_undo,
     penalties_are_woven_with_the_loop,
     loop_is_woven_where_penalties_count_by_position_already,
+    pr_31687_results_are_processed_behind_the_last_launch,
     tracebacks_show_the_engine_text,
     woven_under_hooks_applied_before,
     woven_under_hooks_applied_after,

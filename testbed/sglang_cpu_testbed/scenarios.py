@@ -15,6 +15,9 @@ PROMPT_LEN = 422
 SHARED_LEN = 300
 NEW_TOKENS = 4
 BOUNDARY_SWITCH = "SGLANG_MAMBA_BOUNDARY"
+# SGLang's fence between its streams: on CUDA it is on by itself, here it does nothing,
+# but the policy publish asks for it.
+BARRIER_SWITCH = "SGLANG_ENABLE_WAR_BARRIER"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,7 @@ class Run:
 
 STOCK = Configuration("stock engine", "off")
 WOVEN = Configuration("woven engine", "flush")
+PUBLISHED = Configuration("published ahead", "publish")
 NO_OVERLAP = Configuration(
     "overlap disabled", "off", {"disable_overlap_schedule": True}
 )
@@ -96,6 +100,7 @@ def run(
         scenario,
         env={
             BOUNDARY_SWITCH: configuration.boundary,
+            BARRIER_SWITCH: "1",
             SLOT_SWITCH: "1" if slots_matter else "0",
         },
         **configuration.server_args,

@@ -13,6 +13,8 @@ ENVIRONMENT = {
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
+    # As on CUDA; the policy publish refuses a scheduler without it.
+    "SGLANG_ENABLE_WAR_BARRIER": "1",
 }
 SERVER = dict(
     json_model_override_args=json.dumps(MODEL),

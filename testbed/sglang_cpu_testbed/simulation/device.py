@@ -78,6 +78,8 @@ class Device:
         self.launched = self.completed = self.waits = 0
         # Called with the launch number before a forward is executed.
         self.before_forward: Callable[[int], None] = lambda launch: None
+        # Up to this launch the schedule stream was told to wait, see ``behind``.
+        self.fenced = 0
         self._queue: deque[Launch] = deque()
         self._tables = Tables(scheduler.req_to_token_pool)
         self._gather = None
@@ -93,6 +95,18 @@ class Device:
         self.waits += self.completed < launch
         while self.completed < launch:
             self._execute()
+
+    def behind(self, step: Callable[[], None]) -> None:
+        """Do what the schedule stream enqueues: at once, or behind the forwards that
+        it was told to wait for."""
+        if self.completed < self.fenced:
+            self._enqueue(step)
+        else:
+            step()
+
+    def _wait_stream(self, stream) -> None:
+        if stream is self.scheduler.forward_stream:
+            self.fenced = self.launched
 
     @property
     def pending(self) -> int:
@@ -118,6 +132,10 @@ class Device:
         futures = scheduler.future_map
         self._stash, futures.stash = futures.stash, self._launch_stash
         scheduler._copy_result_to_cpu = self._launch_copy
+        scheduler.schedule_stream.wait_stream = self._wait_stream
+        # The engine's own fence is not counted on: it protects no other stream, and
+        # behind it a read of a freed slot would go unnoticed.
+        scheduler._apply_war_barrier = lambda: None
 
     def _resolve_inputs(self, batch, future_map) -> None:
         """The host part at once; the gather of sampled tokens when it executes."""

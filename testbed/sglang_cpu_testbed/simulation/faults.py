@@ -17,6 +17,7 @@ class Fault:
     where: str
     before: str
     after: str
+    policy: str = "flush"
 
 
 _GUARD = " and not published_early"
@@ -41,6 +42,21 @@ FAULTS = {
             "if not self.result_queue:\n        return False\n",
             "return bool(self.result_queue)\n",
         ),
+        Fault(
+            "ahead-of-all-but-one",
+            "publications_ahead",
+            "return reqs",
+            "return reqs[1:]",
+            policy="publish",
+        ),
+        # Nobody has processed that result.
+        Fault(
+            "ahead-and-consumed",
+            "publish_pending_mamba_prefill",
+            "return False",
+            "return True",
+            policy="publish",
+        ),
     )
 }
 
@@ -49,17 +65,18 @@ def plant(name: str) -> None:
     """Have the weave of this process carry the fault, from now on.
 
     Raises ValueError where the member to edit does not hold the text."""
-    from sglang_mamba_boundary import fix, live
+    from sglang_mamba_boundary import fix, live, publish
 
     fault = FAULTS[name]
+    module = {"flush": fix, "publish": publish}[fault.policy]
     if fault.where == "loop":
         live._compile = _compiling(live._compile, fault)
         return
     member = fault.where
-    source = edited(inspect.getsource(getattr(fix, member)), fault)
-    namespace = dict(vars(fix))
+    source = edited(inspect.getsource(getattr(module, member)), fault)
+    namespace = dict(vars(module))
     exec(compile(source, f"<{fault.name}>", "exec"), namespace)
-    setattr(fix, member, namespace[member])
+    setattr(module, member, namespace[member])
 
 
 def _compiling(compile_method, fault: Fault):

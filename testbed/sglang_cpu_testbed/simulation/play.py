@@ -39,7 +39,7 @@ class Stage:
             self.ledger = Totals(self.scheduler)
         else:
             self.ledger = Ledger(self.scheduler)
-            self.poison = Poison(self.scheduler)
+            self.poison = Poison(self.scheduler, self.device)
         self.expected = expected
 
     def play(self, history: h.History) -> Verdict:

@@ -113,6 +113,7 @@ class Player:
         from sglang_cpu_testbed.simulation.play import Stage
         from sglang_mamba_boundary import live
         from sglang_mamba_boundary.outcome import Refused
+        from sglang_mamba_boundary.settings import WEAVING
 
         logging.disable(logging.ERROR)
         if self._policy in faults.FAULTS:
@@ -121,13 +122,14 @@ class Player:
         stage = Stage(self._configuration, expected)
         # SGLang goes on without a plugin that fails to load.
         woven = live.in_place(type(stage.scheduler))
-        if isinstance(woven, Refused) and self._mode == "flush":
+        if isinstance(woven, Refused) and self._mode in WEAVING:
             raise RuntimeError(f"the loop to be judged is not in place: {woven}")
         return stage
 
     @property
     def _mode(self) -> str:
-        return "flush" if self._policy in faults.FAULTS else self._policy
+        fault = faults.FAULTS.get(self._policy)
+        return fault.policy if fault else self._policy
 
     def _played(self, stage, history: History) -> Played:
         known = dict(self._answers)

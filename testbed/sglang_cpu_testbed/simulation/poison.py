@@ -5,6 +5,7 @@ content and reading it goes unnoticed.
 The moment of the free, and not its place in the stream of launched forwards: a
 freed slot may get a new owner on any other stream at once, as by a load from host
 memory or by the zeroing of unified memory, and no launched forward is waited for.
+Unless the scheduler has told its stream to wait: then whoever gets the slot does.
 """
 
 import torch
@@ -16,8 +17,9 @@ KEY, VALUE, STATE = 173, 89, 211
 class Poison:
     """Wraps the frees of a scheduler's allocators, on the instances."""
 
-    def __init__(self, scheduler):
+    def __init__(self, scheduler, device=None):
         self.slots_poisoned = 0
+        self._behind = device.behind if device else lambda step: step()
         self._allocator = scheduler.token_to_kv_pool_allocator
         self._cache = self._allocator.get_kvcache()
         self._pool = scheduler.req_to_token_pool
@@ -55,12 +57,21 @@ class Poison:
             values.fill_(VALUE)
 
     def _freed_states(self, slots: torch.Tensor) -> None:
-        cache = self._pool.mamba_pool.mamba_cache
-        for tensor in (*cache.conv, cache.temporal):
-            tensor[:, slots] = STATE
+        cache, slots = self._pool.mamba_pool.mamba_cache, slots.clone()
+
+        def overwrite():
+            for tensor in (*cache.conv, cache.temporal):
+                tensor[:, slots] = STATE
+
+        self._behind(overwrite)
 
     def _overwrite(self, slots: torch.Tensor) -> None:
         self.slots_poisoned += len(slots)
-        for keys, values in self._kv:
-            keys[slots] = KEY
-            values[slots] = VALUE
+        slots = slots.clone()
+
+        def overwrite():
+            for keys, values in self._kv:
+                keys[slots] = KEY
+                values[slots] = VALUE
+
+        self._behind(overwrite)

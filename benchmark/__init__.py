@@ -1,0 +1,1 @@
+"""What the fix costs: `make bench`, or `python -m benchmark`."""

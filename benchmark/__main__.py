@@ -1,0 +1,90 @@
+"""`python -m benchmark`: every workload under the virtual clock, some under the wall
+clock, the cost of the check; a table on stdout, the rest in build/. Exits 1 where the
+virtual part is not what benchmark/virtual.json holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from benchmark import check_cost, expected, picture, table, trace
+from benchmark.measure import POLICIES, Job, environment, run
+from benchmark.workloads import RUNNING, WORKLOADS
+from sglang_cpu_testbed.fork import fork, warm
+from sglang_cpu_testbed.virtual.machine import H200
+
+BUILD = Path(__file__).parent.parent / "build"
+TIMEOUT_S = 600.0
+# What the wall clock is run on, and whose timeline is drawn.
+WALL = (("shared", 16), ("shared", 64))
+DRAWN = Job("shared", 16, "virtual")
+
+
+def main(argv=None) -> int:
+    options = _options(argv)
+    started_s = time.monotonic()
+    warm()
+    rows, timelines = [], {}
+    for policy in options.policy:
+        jobs = [Job(w, n, "virtual") for w in options.workload for n in options.running]
+        for job, (row, timeline) in zip(jobs, _run(policy, jobs), strict=True):
+            rows.append(row)
+            if job == DRAWN:
+                timelines[policy] = timeline
+        _say(f"{policy}: {len(jobs)} virtual rows", started_s)
+    wall = []
+    for repetition in range(options.repetitions):
+        for policy in options.policy:
+            jobs = [Job(w, n, "wall", repetition) for w, n in WALL]
+            wall += [row for row, _ in _run(policy, jobs)]
+        _say(f"wall repetition {repetition + 1}", started_s)
+    costs = fork(check_cost.measure, env=environment("flush"), timeout_s=TIMEOUT_S)
+
+    all_rows = table.with_ratios(rows) + table.merged(wall)
+    BUILD.mkdir(exist_ok=True)
+    (BUILD / "bench.json").write_text(json.dumps(all_rows, indent=1) + "\n")
+    (BUILD / "bench_check_cost.json").write_text(json.dumps(costs, indent=1) + "\n")
+    if timelines:
+        trace.write(BUILD / "bench_trace.json", timelines)
+        picture.draw(BUILD / "bench_timelines.png", timelines)
+    print(*table.lines(all_rows, costs, H200), sep="\n")
+    _say("done", started_s)
+    return _judge(table.with_ratios(rows), options)
+
+
+def _options(argv) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmark", description=__doc__)
+    parser.add_argument("--policy", nargs="+", default=list(POLICIES))
+    parser.add_argument("--workload", nargs="+", default=list(WORKLOADS))
+    parser.add_argument("--running", nargs="+", type=int, default=list(RUNNING))
+    parser.add_argument("--repetitions", type=int, default=3, help="of the wall clock")
+    parser.add_argument(
+        "--update", action="store_true", help=f"write {expected.FILE.name} anew"
+    )
+    return parser.parse_args(argv)
+
+
+def _run(policy: str, jobs: list[Job]) -> list:
+    if not jobs:
+        return []
+    return fork(run, policy, jobs, env=environment(policy), timeout_s=TIMEOUT_S)
+
+
+def _judge(rows: list[dict], options) -> int:
+    if options.update:
+        expected.write(rows)
+        return 0
+    wrong = expected.differences(rows)
+    print(*wrong, sep="\n", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _say(text: str, started_s: float) -> None:
+    print(f"[{time.monotonic() - started_s:4.0f} s] {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""The virtual part as it is stored: one row a line, compared byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+FILE = Path(__file__).parent / "virtual.json"
+KEY = ("workload", "running", "policy")
+
+
+def line(row: dict) -> str:
+    return json.dumps(row, sort_keys=True)
+
+
+def write(rows: list[dict]) -> None:
+    FILE.write_text("[\n" + ",\n".join(map(line, rows)) + "\n]\n")
+
+
+def stored() -> dict[tuple, str]:
+    """The line of each row, by its key."""
+    lines = [text.rstrip(",") for text in FILE.read_text().splitlines()[1:-1]]
+    return {tuple(json.loads(text)[k] for k in KEY): text for text in lines}
+
+
+def differences(rows: list[dict]) -> list[str]:
+    """Each row that is not the stored one, in words."""
+    known, found = stored(), []
+    for row in rows:
+        key = tuple(row[k] for k in KEY)
+        if known.get(key) != line(row):
+            found.append(f"{key}: expected {known.get(key)}\n  found {line(row)}")
+    return found
