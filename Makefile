@@ -2,7 +2,7 @@
 PYTHON_ENV = OMP_NUM_THREADS=1 .venv/bin/python -W ignore
 COVERAGE = OMP_NUM_THREADS=1 .venv/bin/coverage
 
-.PHONY: setup demo test test-versions lint red-green simulate smoke bench unit readme check-readme
+.PHONY: setup demo test test-versions lint red-green simulate smoke bench unit unit-long unit-rest readme check-readme
 
 setup:
 	@scripts/setup
@@ -17,11 +17,20 @@ test: lint unit check-readme
 lint: setup
 	.venv/bin/pre-commit run --all-files --show-diff-on-failure
 
+# In two halves at once, since a test of a process mostly waits for its start.
+LONG = test/server test/simulation test/smoke
+REST = test $(LONG:%=--ignore=%)
 unit: setup
 	$(COVERAGE) erase
-	$(COVERAGE) run -m pytest -q test
+	@$(MAKE) --no-print-directory -j2 -O unit-long unit-rest
 	$(COVERAGE) combine -q
 	$(COVERAGE) report
+
+unit-long:
+	$(COVERAGE) run -m pytest -q $(LONG)
+
+unit-rest:
+	$(COVERAGE) run -m pytest -q $(REST)
 
 # The registered tests must fail without the fix and pass with it.
 red-green: setup
