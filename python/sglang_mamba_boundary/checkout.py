@@ -14,10 +14,10 @@ from pathlib import Path
 from . import engines, fix, git
 from .git import Stopped
 from .members import member_source
+from .targets import LOOP, PENALTY
 
 PACKAGE = engines.ENGINE
-SCHEDULER = f"{engines.SCHEDULER_MODULE.replace('.', '/')}.py"
-BATCH = f"{engines.BATCH_MODULE.replace('.', '/')}.py"
+SCHEDULER, BATCH = LOOP.file, PENALTY.file
 
 # A checkout keeps its package below python/, a wheel at the top.
 _CHECKOUT, _WHEEL = "python/", ""

@@ -63,7 +63,7 @@ def fork(
             payload = _receive(read_end, time.monotonic() + timeout_s)
         finally:
             os.close(read_end)
-            status = _end(pid, 0.0 if payload is None else EXIT_S)
+            status = end(pid, 0.0 if payload is None else EXIT_S)
         if payload is None:
             raise CaseFailed("hung", f"no result in {timeout_s:g} s", _tail(log))
         if not payload:
@@ -125,7 +125,7 @@ def _receive(read_end: int, deadline: float) -> bytes | None:
         buffer += part
 
 
-def _end(pid: int, patience_s: float) -> int:
+def end(pid: int, patience_s: float) -> int:
     """Let the child exit, kill what is left of its session; its exit status."""
     exited = os.pidfd_open(pid)
     select.select([exited], [], [], patience_s)

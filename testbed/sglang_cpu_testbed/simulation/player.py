@@ -5,7 +5,6 @@ gives every case a process of its own: a build costs as much as twenty histories
 import gc
 import logging
 import os
-import signal
 import sys
 import tempfile
 import traceback
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-from sglang_cpu_testbed.fork import CaseFailed
+from sglang_cpu_testbed.fork import CaseFailed, end
 from sglang_cpu_testbed.scenarios import BOUNDARY_SWITCH
 from sglang_cpu_testbed.simulation import faults
 from sglang_cpu_testbed.simulation.configurations import MODEL, Configuration
@@ -152,13 +151,7 @@ class Player:
         (pid, pipe), self._child = self._child, None
         pipe.close()
         # It may hang; it has nothing to save.
-        for kill in (os.killpg, os.kill):
-            try:
-                kill(pid, signal.SIGKILL)
-                break
-            except ProcessLookupError:
-                continue
-        os.waitpid(pid, 0)
+        end(pid, patience_s=0)
 
     def _failure(self, reason: str, detail: str) -> CaseFailed:
         self._end()
