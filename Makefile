@@ -46,10 +46,13 @@ test-versions: setup
 	$(PYTHON_ENV) -m pytest -q test/versions --releases=all
 	@$(PYTHON_ENV) scripts/readme.py versions
 
-# Seeded histories of the real scheduler; `make simulate SEEDS=500` for a short one.
+# Seeded histories of the real scheduler, half an hour for 10,000 on an idle core;
+# `make simulate SEEDS=500` for a short one, `POLICY=publish` for another policy.
 SEEDS = 10000
+POLICY = flush
 simulate: setup
-	@$(PYTHON_ENV) -m sglang_cpu_testbed.simulation --seeds $(SEEDS) --reference-every 10
+	@$(PYTHON_ENV) -m sglang_cpu_testbed.simulation --policy $(POLICY) --seeds $(SEEDS) \
+		--reference-every 10
 	@$(PYTHON_ENV) scripts/simulation_table.py --record
 
 # The real HTTP server with real clients: stock, with the fix, overlap disabled.

@@ -15,6 +15,7 @@ from benchmark.measure import POLICIES, Job, environment, run
 from benchmark.workloads import RUNNING, WORKLOADS
 from sglang_cpu_testbed.fork import fork, warm
 from sglang_cpu_testbed.virtual.machine import H200
+from sglang_mamba_boundary.settings import WEAVING
 
 BUILD = Path(__file__).parent.parent / "build"
 TIMEOUT_S = 600.0
@@ -42,6 +43,9 @@ def main(argv=None) -> int:
             wall += [row for row, _ in _run(policy, jobs)]
         _say(f"wall repetition {repetition + 1}", started_s)
     costs = fork(check_cost.measure, env=environment("flush"), timeout_s=TIMEOUT_S)
+    for policy in WEAVING[1:]:
+        brief, env = check_cost.measure_briefly, environment(policy)
+        costs += fork(brief, policy, env=env, timeout_s=TIMEOUT_S)
 
     all_rows = table.with_ratios(rows) + table.merged(wall)
     BUILD.mkdir(exist_ok=True)

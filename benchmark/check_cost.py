@@ -9,26 +9,17 @@ import tracemalloc
 from benchmark.workloads import prompt
 from sglang_cpu_testbed.request import Request
 
-SIZES = (1, 4, 16, 64, 256, 1024, 4096)
+SIZES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 REPEATS = 25
 
 
 def measure(repeats: int = REPEATS) -> list[dict]:
     """Nanoseconds per turn, and bytes that one check left or used at its peak."""
-    from sglang_cpu_testbed.engine import Engine
+    from sglang_mamba_boundary.counters import LoggedCounters
+    from sglang_mamba_boundary.observe import Observer
 
-    engine = Engine()
-    scheduler, kept = engine.scheduler, {}
-
-    def keep(engine):
-        # In the turn after its launch, a batch is pending.
-        batch = scheduler.result_queue[0][0]
-        kept.setdefault("extend" if batch.forward_mode.is_extend() else "decode", batch)
-
-    engine.run([Request("a", prompt("cost", 200), 4, logprobs=False), keep, keep])
-    extend, decode = kept["extend"], kept["decode"]
-    found = [_cost(scheduler, "nothing", [], repeats)]
-    found.append(_cost(scheduler, "a decode of 1 request", [(decode, None)], repeats))
+    scheduler, extend, decode = _with_pending()
+    found = _common(scheduler, decode, repeats)
     pool = scheduler.req_to_token_pool
     pool.enable_mamba_extra_buffer = False
     name = "a prefill, without extra_buffer"
@@ -40,7 +31,35 @@ def measure(repeats: int = REPEATS) -> list[dict]:
         batch.reqs = [_untracked(extend.reqs[0]) for _ in range(size)]
         name = f"a prefill of {size} requests"
         found.append(_cost(scheduler, name, [(batch, None)], repeats))
-    return found
+    Observer(scheduler, LoggedCounters())
+    return found + _common(scheduler, decode, repeats, ", counted")
+
+
+def measure_briefly(policy: str, repeats: int = REPEATS) -> list[dict]:
+    """The turns of this process's policy that have nothing to publish."""
+    scheduler, _, decode = _with_pending()
+    return _common(scheduler, decode, repeats, f", policy {policy}")
+
+
+def _common(scheduler, decode, repeats: int, remark: str = "") -> list[dict]:
+    pending = [("nothing", []), ("a decode of 1 request", [(decode, None)])]
+    return [_cost(scheduler, f"{name}{remark}", q, repeats) for name, q in pending]
+
+
+def _with_pending():
+    """A scheduler that has run, and a prefill and a decode that were pending in it."""
+    from sglang_cpu_testbed.engine import Engine
+
+    engine = Engine()
+    scheduler, kept = engine.scheduler, {}
+
+    def keep(engine):
+        # In the turn after its launch, a batch is pending.
+        batch = scheduler.result_queue[0][0]
+        kept.setdefault("extend" if batch.forward_mode.is_extend() else "decode", batch)
+
+    engine.run([Request("a", prompt("cost", 200), 4, logprobs=False), keep, keep])
+    return scheduler, kept["extend"], kept["decode"]
 
 
 def _untracked(req):

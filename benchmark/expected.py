@@ -28,6 +28,15 @@ def differences(rows: list[dict]) -> list[str]:
     known, found = stored(), []
     for row in rows:
         key = tuple(row[k] for k in KEY)
-        if known.get(key) != line(row):
-            found.append(f"{key}: expected {known.get(key)}\n  found {line(row)}")
+        text = known.get(key)
+        if text != line(row):
+            found.append(f"{' '.join(map(str, key))}: {_difference(text, row)}")
     return found
+
+
+def _difference(text: str | None, row: dict) -> str:
+    if text is None:
+        return "not stored; `python -m benchmark --update` stores it"
+    before, after = json.loads(text), json.loads(line(row))
+    fields = [f for f in {**before, **after} if before.get(f) != after.get(f)]
+    return ", ".join(f"{f} {before.get(f)} -> {after.get(f)}" for f in fields)

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 from sglang_cpu_testbed.virtual.timeline import Timeline
+from sglang_mamba_boundary.settings import WEAVING
 
-POLICIES = ("stock", "overlap-off", "flush", "publish")
+POLICIES = ("stock", "overlap-off", *WEAVING)
 # SGLang's own fence, which it has on by itself on CUDA only.
 BARRIER = "SGLANG_ENABLE_WAR_BARRIER"
 SERVER = dict(
@@ -52,7 +53,7 @@ class Row:
     turns: int
     early_results: int
     published_ahead: int
-    publish_fallbacks: int
+    policy_fallbacks: int
     rebound_rows: int
     stale_captures: int
     cached_tokens: int
@@ -65,7 +66,7 @@ class Row:
 
 
 def environment(policy: str) -> dict[str, str]:
-    boundary = policy if policy in ("flush", "late", "rebind", "publish") else "off"
+    boundary = policy if policy in WEAVING else "off"
     required = "1" if boundary != "off" else "0"
     return {
         "SGLANG_MAMBA_BOUNDARY": boundary,
@@ -165,7 +166,7 @@ class Bench:
             turns=turns,
             early_results=self.meter.early,
             published_ahead=counts.get("published_ahead", 0),
-            publish_fallbacks=counts.get("publish_fallbacks", 0),
+            policy_fallbacks=counts.get("policy_fallbacks", 0),
             rebound_rows=counts["rebound_rows"],
             stale_captures=counts["stale_captures"],
             cached_tokens=sum(output.cached_tokens for output in outputs),

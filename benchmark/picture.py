@@ -36,8 +36,9 @@ def draw(path: Path, timelines: dict[str, t.Timeline]) -> None:
         top = TOP + number * (2 * BAR + GAP)
         start = window_start(timeline)
         bars = [*timeline.spans, *bubbles(timeline)]
-        # A publication lies within the processing that makes it.
-        bars.sort(key=lambda span: span.kind == t.PUBLISH)
+        # A publication lies within the processing that makes it, which with its wait
+        # may lie within a selection.
+        bars.sort(key=lambda span: (span.kind != t.SELECT, span.kind == t.PUBLISH))
         for span in bars:
             row = top + (BAR if span.track == t.DEVICE else 0)
             _bar(pen, span, start, row)

@@ -80,7 +80,7 @@ def _line(row: dict) -> str:
         f"{row['ttft_p50_ms']:>8.1f}/{row['ttft_p99_ms']:<8.1f}"
         f"{row['itl_p50_ms']:>7.1f}/{row['itl_p99_ms']:<8.1f}"
         f"{100 * row['device_idle']:>6.1f} {row['early_results']:>6}"
-        f" {row['published_ahead']:>5} {row['publish_fallbacks']:>5}"
+        f" {row['published_ahead']:>5} {row['policy_fallbacks']:>5}"
         f" {row['rebound_rows']:>7} {row['cached_tokens']:>6}"
         f" {'yes' if row['mapping_stable'] else 'NO'}"
     )

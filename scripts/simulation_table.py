@@ -42,7 +42,7 @@ def main() -> None:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if parser.parse_args().record:
         written = json.loads(WRITTEN.read_text())
-        record[str(written["seeds"])] = recorded(written)
+        record[f"{written['policy']} {written['seeds']}"] = recorded(written)
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
     print(table(record))
 

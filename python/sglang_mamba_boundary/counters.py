@@ -14,7 +14,7 @@ PREFIX = "sglang:mamba_boundary_"
 COUNTERS = {
     "early_results": "Prefill results processed before the next batch was selected.",
     "published_ahead": "Requests published before their result was there.",
-    "publish_fallbacks": "Early results under the policy publish, which could not publish ahead.",
+    "policy_fallbacks": "Early results under another policy than flush, which did as flush does.",
     "rebound_rows": "Publications that rebound a request's row to the tree's slots.",
     "rebound_tokens": "Tokens whose slot was exchanged by such a publication.",
     "stale_captures": "Publications that rebound a row which a batch in flight had captured.",

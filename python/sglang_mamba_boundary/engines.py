@@ -23,9 +23,6 @@ Release = tuple[int, int, int]
 # The first release with the plugin framework, and the last that was tried.
 OLDEST: Release = (0, 5, 11)
 NEWEST: Release = (0, 5, 23)
-# The first in which the policy publish was tried. It needs more of a release than the
-# fix: donated states, copies deferred to the forward, no decode of what ends anyway.
-PUBLISH_SINCE: Release = (0, 5, 23)
 
 
 @dataclass(frozen=True)

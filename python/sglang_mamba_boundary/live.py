@@ -1,6 +1,6 @@
-"""The live weave: two methods of the imported engine, recompiled in place.
+"""The live weave: methods of the imported engine, recompiled in place.
 
-Separate from `loop.py` and `penalty.py`, which only know text. A function object
+Separate from `loop.py` and its like, which only know text. A function object
 stays: its code is exchanged, so its identity, its grad-mode wrapper, and hooks
 that other plugins have put around it go on working, and undoing is one assignment.
 """
@@ -16,10 +16,9 @@ from importlib import metadata
 from types import CodeType, FunctionType
 
 from . import edits, engines, loop
-from .members import members, publish_members
 from .outcome import AlreadyFixed, Refused, Unwoven, Woven
-from .settings import WEAVING
-from .targets import LOOP, PENALTY, Target
+from .policies import POLICIES, Policy
+from .targets import LOOP, Target
 
 _FUTURE = 0
 for _name in __future__.all_feature_names:
@@ -61,10 +60,11 @@ class _Weave:
 _current: _Weave | None = None
 
 
-def weave(policy: str = WEAVING[0]) -> Woven | AlreadyFixed | Refused:
-    """Put the fix into the imported engine by one of WEAVING; again is a no-op."""
+def weave(policy: str = next(iter(POLICIES))) -> Woven | AlreadyFixed | Refused:
+    """Put the fix into the imported engine by one of POLICIES; again is a no-op."""
     global _current
-    engine = _find_engine(policy)
+    chosen = POLICIES[policy]
+    engine = _find_engine(chosen)
     if isinstance(engine, Refused):
         return engine
     version, scheduler = engine
@@ -81,13 +81,13 @@ def weave(policy: str = WEAVING[0]) -> Woven | AlreadyFixed | Refused:
         return Woven(version, name, already=True)
 
     exchanges = []
-    for target in (LOOP, PENALTY):
-        prepared = _prepare(target, engines.parse_release(version), policy)
+    for target in chosen.targets:
+        prepared = _prepare(target, engines.parse_release(version), chosen)
         if isinstance(prepared, Refused):
             return prepared
         if prepared is not None:
             exchanges.append(prepared)
-        elif target is LOOP:
+        elif target.methods == LOOP.methods:
             return AlreadyFixed(version, name)
     for exchange in exchanges:
         exchange.do()
@@ -96,7 +96,7 @@ def weave(policy: str = WEAVING[0]) -> Woven | AlreadyFixed | Refused:
 
 
 def _prepare(
-    target: Target, release: engines.Release, policy: str
+    target: Target, release: engines.Release, policy: Policy
 ) -> _Exchange | Refused | None:
     """What to exchange for `target`; None where the engine has it already."""
     holder = getattr(importlib.import_module(target.module), target.holder, None)
@@ -111,9 +111,7 @@ def _prepare(
     woven = target.weave_source(source)
     if isinstance(woven, Refused):
         return woven
-    additions = members(release, target.members)
-    if target is LOOP and policy == "publish":
-        additions = publish_members(additions)
+    additions = policy.members(target, release)
     taken = [name for name in additions if hasattr(holder, name)]
     if taken:
         return Refused(
@@ -132,16 +130,20 @@ def unweave() -> Unwoven | Refused:
         return Unwoven(already=True)
     changed = [e.function for e in _current.exchanges if not e.is_in_place]
     if changed:
-        return Refused(
-            f"the code that weave() compiled for {changed[0].__qualname__}",
-            "other code, set since by somebody else",
-            "undo that change first, or restart the process",
-            state="the engine runs that other code",
-        )
+        return _changed_since(changed[0])
     for exchange in _current.exchanges:
         exchange.undo()
     _current = None
     return Unwoven()
+
+
+def _changed_since(function: FunctionType) -> Refused:
+    return Refused(
+        f"the code that weave() compiled for {function.__qualname__}",
+        "other code, set since by somebody else",
+        "undo that change first, or restart the process",
+        state="the engine runs that other code",
+    )
 
 
 def in_place(scheduler: type) -> Woven | AlreadyFixed | Refused:
@@ -149,8 +151,9 @@ def in_place(scheduler: type) -> Woven | AlreadyFixed | Refused:
     function = _find_method(scheduler, LOOP)
     if isinstance(function, Refused):
         return function
-    if _current is not None and all(e.is_in_place for e in _current.exchanges):
-        return _current.outcome
+    if _current is not None:
+        changed = [e.function for e in _current.exchanges if not e.is_in_place]
+        return _changed_since(changed[0]) if changed else _current.outcome
     if loop.ACT in function.__code__.co_names and hasattr(scheduler, loop.ACT):
         return AlreadyFixed(_installed_version(), f"{scheduler.__name__}.{loop.LOOP}")
     return Refused(
@@ -165,10 +168,10 @@ def _installed_version() -> str:
     return metadata.version(engines.ENGINE)
 
 
-def _find_engine(policy: str) -> tuple[str, type] | Refused:
-    oldest, remark = engines.OLDEST, ""
-    if policy == "publish":
-        oldest, remark = engines.PUBLISH_SINCE, f" for the policy {policy}"
+def _find_engine(policy: Policy) -> tuple[str, type] | Refused:
+    oldest, remark = policy.since, ""
+    if oldest > engines.OLDEST:
+        remark = f" for the policy {policy.name}"
     sought = f"{engines.ENGINE} {engines.dotted(oldest)} or newer{remark}"
     install = f"install {sought} beside this package"
     try:

@@ -17,16 +17,20 @@ LOOP = "event_loop_overlap"
 SELECTION = "get_next_batch_to_run"
 POP = "pop_and_process"
 FLAG = "published_early"
+# Where a policy consumes the result within the selection, it says so here.
+NOTED = f"self.{FLAG}"
 ACT = "publish_pending_mamba_prefill"
 
 _COMMENT = "# Publish a tracked Mamba prefill before a batch captures its old slots."
-_GUARD = f" and not {FLAG}"
 
 
-def weave_source(source: str) -> WovenText | Refused:
-    """Weave the text of one `event_loop_overlap`, decorators and indentation included."""
+def weave_source(source: str, flag: str = FLAG) -> WovenText | Refused:
+    """Weave the text of one `event_loop_overlap`, decorators and indentation included.
+
+    `flag` holds whether the pending result was consumed early: FLAG or NOTED.
+    """
     try:
-        insertions = _match(edits.match_method(source, (LOOP,)), source)
+        insertions = _match(edits.match_method(source, (LOOP,)), source, flag)
     except Mismatch as mismatch:
         return mismatch.refusal
     return edits.apply(source, insertions)
@@ -40,7 +44,7 @@ def carries_act(source: str) -> bool:
         return False
 
 
-def _match(function: ast.FunctionDef, source: str) -> list[Edit]:
+def _match(function: ast.FunctionDef, source: str, flag: str) -> list[Edit]:
     names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
     if FLAG in names or calls(function, ACT):
         raise Mismatch("a loop without the fix", "the fix's own names")
@@ -63,11 +67,11 @@ def _match(function: ast.FunctionDef, source: str) -> list[Edit]:
         )
     while lines[at - 2].lstrip().startswith("#"):
         at -= 1
-    act = f"{indent}{_COMMENT}\n{indent}{FLAG} = self.{ACT}({POP})\n\n"
+    act = f"{indent}{_COMMENT}\n{indent}{flag} = self.{ACT}({POP})\n\n"
     return [
         Edit(at, 0, at, 0, act, shown=selection.lineno),
-        insert_after(first.test, _GUARD),
-        insert_after(second.test, _GUARD),
+        insert_after(first.test, f" and not {flag}"),
+        insert_after(second.test, f" and not {flag}"),
     ]
 
 

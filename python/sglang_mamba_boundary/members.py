@@ -6,7 +6,7 @@ import ast
 import inspect
 import linecache
 
-from . import engines, fix, publish
+from . import engines, fix
 
 
 def member_source(release: engines.Release, names=fix.MEMBERS) -> str:
@@ -37,12 +37,6 @@ def members(release: engines.Release, names=fix.MEMBERS) -> dict[str, object]:
     namespace = {"logger": fix.logger, "__name__": fix.__name__}
     exec(compile(source, file, "exec", dont_inherit=True), namespace)
     return {name: namespace[name] for name in names if name in namespace}
-
-
-def publish_members(flush: dict[str, object]) -> dict[str, object]:
-    """The members of the policy publish, made of those of the policy flush."""
-    own = {name: getattr(publish, name) for name in publish.MEMBERS}
-    return flush | {publish.FLUSH: flush[publish.ACT]} | own
 
 
 def _name(statement: ast.stmt) -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 
-from .publish import FLUSH
+from .loop import ACT
+from .policies import FLUSH
 
 # How a request is published while it runs, by release.
 _PUBLISH = ("checkpoint", "cache_unfinished_req")
@@ -40,10 +41,11 @@ class Observer:
         allocator = scheduler.token_to_kv_pool_allocator
         if hasattr(allocator, "flush_opportunistic"):
             self._wrap(allocator, "flush_opportunistic", self._flush)
-        if hasattr(scheduler, "publish_pending_mamba_prefill"):
-            self._wrap(scheduler, "publish_pending_mamba_prefill", self._act)
         if hasattr(scheduler, FLUSH):
-            self._wrap(scheduler, FLUSH, self._fall_back)
+            self._wrap(scheduler, FLUSH, self._flush_early)
+            self._wrap(scheduler, ACT, self._act)
+        elif hasattr(scheduler, ACT):
+            self._wrap(scheduler, ACT, self._flush_early)
 
     @staticmethod
     def _wrap(owner, name, around):
@@ -51,6 +53,14 @@ class Observer:
         setattr(owner, name, lambda *args, **kwargs: around(original, *args, **kwargs))
 
     def _act(self, act, pop_and_process) -> bool:
+        """The act of another policy than flush."""
+        self._ahead = True
+        try:
+            return act(pop_and_process)
+        finally:
+            self._ahead = False
+
+    def _flush_early(self, flush, pop_and_process) -> bool:
         def wait_and_pop():
             self._ahead = False
             _, result = self._scheduler.result_queue[0]
@@ -61,18 +71,11 @@ class Observer:
             self._counters.observe_wait(time.perf_counter() - start)
             pop_and_process()
 
-        self._ahead = True
-        try:
-            consumed = act(wait_and_pop)
-        finally:
-            self._ahead = False
+        falls_back = self._ahead
+        consumed = flush(wait_and_pop)
         if consumed:
             self._counters.add("early_results")
-        return consumed
-
-    def _fall_back(self, flush, pop_and_process) -> bool:
-        consumed = flush(pop_and_process)
-        self._counters.add("publish_fallbacks", int(consumed))
+            self._counters.add("policy_fallbacks", int(falls_back))
         return consumed
 
     def _process_batch_result(self, process, batch, result, *args, **kwargs):

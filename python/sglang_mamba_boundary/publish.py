@@ -1,21 +1,17 @@
 """The policy `publish`: the publication is made before its result is there.
 
-The members named here replace the act of `fix.py`, whose own act they keep under
-the name FLUSH for what they leave to it; the loop calls them by the same name, so
-its text is the same. As there, they are written as members of SGLang's `Scheduler`.
+The members named here replace the act of `fix.py`; the loop calls them by the same
+name, so its text is the same. What they leave to the policy flush goes to its act. As there, they are written as members of SGLang's `Scheduler`.
 """
 
-import logging
-
-logger = logging.getLogger(__name__)
+from .refusal import tell_once
 
 ACT = "publish_pending_mamba_prefill"
-FLUSH = "flush_pending_mamba_prefill"
 OBSTACLE = "publish_ahead_obstacle"
 
-MEMBERS = ("publish_ahead_refused", OBSTACLE, "publications_ahead", ACT)
+AHEAD = "publications_ahead"
 
-publish_ahead_refused = False
+MEMBERS = (OBSTACLE, AHEAD, ACT)
 
 
 def publish_ahead_obstacle(self) -> str | None:
@@ -81,12 +77,13 @@ def publish_pending_mamba_prefill(self, pop_and_process) -> bool:
     if obstacle is None:
         batch, _ = self.result_queue[0]
         reqs = self.publications_ahead(batch)
-    elif not self.publish_ahead_refused:
-        self.publish_ahead_refused = True
-        logger.warning(
-            "mamba-boundary: policy publish refused, found %s; each tracked prefill "
-            "result is processed early instead, as by the policy flush.",
+    else:
+        tell_once(
+            self,
+            "publish",
             obstacle,
+            "each tracked prefill result is processed early instead, as by the policy "
+            "flush",
         )
     if reqs is None:
         return self.flush_pending_mamba_prefill(pop_and_process)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .outcome import SettingError
+from .policies import POLICIES as WOVEN
 
 POLICY = "SGLANG_MAMBA_BOUNDARY"
 REQUIRED = "SGLANG_MAMBA_BOUNDARY_REQUIRED"
 
 # Those that put the fix into the loop, the default first.
-WEAVING = ("flush", "publish")
+WEAVING = tuple(WOVEN)
 POLICIES = (*WEAVING, "audit", "off")
 _REQUIRED_VALUES = {"1": True, "0": False}
 

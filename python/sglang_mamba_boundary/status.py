@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .live import in_place
 from .outcome import Refused
-from .publish import OBSTACLE
+from .policies import POLICIES
 
 KEY = "mamba_boundary"
 STATUS_ACTS, STATUS_LEFT_ALONE, STATUS_ABSENT = "acts", "left alone", "absent"
@@ -19,7 +19,12 @@ def status_of(scheduler, policy: str) -> dict[str, str]:
         reason = "MLP sync: all ranks take one overlap decision, which the fix leaves"
         return {"policy": policy, "status": STATUS_LEFT_ALONE, "loop": reason}
     told = str(outcome)
-    reason = getattr(scheduler, OBSTACLE, lambda: None)()
-    if reason is not None:
-        told += f"; as by the policy flush, since publish was refused: found {reason}"
+    # An engine that carries the fix itself has no policy's members.
+    obstacles = POLICIES[policy].obstacles if policy in POLICIES else ()
+    for obstacle, instead in obstacles:
+        reason = getattr(scheduler, obstacle, lambda: None)()
+        if reason is not None:
+            told += f"; as by the policy {instead}, since {policy} was refused: "
+            told += f"found {reason}"
+            break
     return {"policy": policy, "status": STATUS_ACTS, "loop": told}

@@ -1,11 +1,11 @@
-"""The two methods of the engine that are woven, for the live weave and the patch alike."""
+"""The methods of the engine that are woven, for the live weave and the patch alike."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import engines, fix, loop, penalty
+from . import engines, fix, loop, penalty, selection
 from .edits import WovenText
 from .outcome import Refused
 
@@ -14,7 +14,7 @@ from .outcome import Refused
 class Target:
     """A method to weave, the first of `methods` that its class has.
 
-    `members` join the class; the last of them is what the woven text calls.
+    `members` of `fix.py` join the class; the last of them is what the text calls.
     """
 
     module: str
@@ -37,6 +37,15 @@ LOOP = Target(
     fix.MEMBERS,
     loop.weave_source,
     loop.carries_act,
+)
+# For the policies that act within the selection; it adds nothing to the class.
+SELECTION = Target(
+    engines.SCHEDULER_MODULE,
+    engines.SCHEDULER_CLASS,
+    selection.METHODS,
+    (),
+    selection.weave_source,
+    selection.carries_act,
 )
 PENALTY = Target(
     engines.BATCH_MODULE,

@@ -134,6 +134,18 @@ def test_status_of_a_scheduler(monkeypatch, outcome, mlp_sync, expected):
     assert told["status"] == expected and told["policy"] == "flush" and told["loop"]
 
 
+def test_status_names_the_policy_that_is_followed_instead(monkeypatch):
+    monkeypatch.setattr(status, "in_place", lambda scheduler: Woven("0.5.23", "S.loop"))
+    obstacles = dict(late_obstacle=lambda: None, rebind_obstacle=lambda: "lazy buffers")
+    scheduler = SimpleNamespace(require_mlp_sync=False, **obstacles)
+    told = status.status_of(scheduler, "rebind")["loop"]
+    assert "as by the policy late, since rebind was refused: found lazy" in told
+    scheduler.late_obstacle = lambda: "speculative decoding"
+    told = status.status_of(scheduler, "rebind")["loop"]
+    assert "as by the policy flush" in told and "lazy" not in told
+    assert "refused" not in status.status_of(scheduler, "audit")["loop"]
+
+
 def test_status_names_what_the_policy_publish_refuses(monkeypatch):
     monkeypatch.setattr(status, "in_place", lambda scheduler: Woven("0.5.23", "S.loop"))
     found = [None, "unified memory"]

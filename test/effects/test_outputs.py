@@ -29,8 +29,8 @@ from traffic import (
 from sglang_cpu_testbed.request import same_bits
 from sglang_cpu_testbed.scenarios import (
     CONFIGURATIONS,
+    FIXED,
     NO_OVERLAP,
-    PUBLISHED,
     STOCK,
     WOVEN,
 )
@@ -77,7 +77,7 @@ def messages(outputs):
 
 
 @by_feature
-@pytest.mark.parametrize("fixed", [WOVEN, PUBLISHED], ids=lambda c: c.name)
+@pytest.mark.parametrize("fixed", FIXED, ids=lambda c: c.name)
 def test_fixed_answers_as_without_overlap(seen, feature, fixed):
     assert messages(seen(fixed, feature)) == messages(seen(NO_OVERLAP, feature))
 

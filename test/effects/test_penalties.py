@@ -25,7 +25,7 @@ from traffic import (
 )
 
 from sglang_cpu_testbed.request import same_bits
-from sglang_cpu_testbed.scenarios import NO_OVERLAP, STOCK, WOVEN, Configuration
+from sglang_cpu_testbed.scenarios import FIXED, NO_OVERLAP, STOCK, WOVEN, Configuration
 
 WOVEN_NO_OVERLAP = Configuration(
     "woven, overlap disabled", WOVEN.boundary, NO_OVERLAP.server_args
@@ -89,10 +89,14 @@ def check(output, expected):
     assert not output.logprobs or same_bits(output.logprobs, logprobs)
 
 
+by_policy = pytest.mark.parametrize("fixed", FIXED, ids=lambda c: c.name)
+
+
+@by_policy
 @by_request(ALL)
-def test_woven_counts_each_token_once(seen, expected, case):
+def test_fixed_counts_each_token_once(seen, expected, case, fixed):
     feature, rid, *_ = case
-    output = seen(WOVEN, feature)[rid]
+    output = seen(fixed, feature)[rid]
     check(output, expected(output, case, behind=1))
 
 
@@ -116,10 +120,11 @@ def test_stock_counts_each_token_once_while_a_result_is_pending(seen, expected, 
     check(output, expected(output, case, behind=1))
 
 
+@by_policy
 @by_request(UNDISTURBED)
-def test_woven_is_stock_where_stock_counts_each_token_once(seen, case):
+def test_fixed_is_stock_where_stock_counts_each_token_once(seen, case, fixed):
     feature, rid, *_ = case
-    assert seen(WOVEN, feature)[rid].messages == seen(STOCK, feature)[rid].messages
+    assert seen(fixed, feature)[rid].messages == seen(STOCK, feature)[rid].messages
 
 
 @by_request(DISTURBED)

@@ -192,7 +192,7 @@ def test_publications_ahead_and_what_falls_back():
     scheduler.falls_back = True
     scheduler.result_queue[:] = [(batch(EXTEND, req), SimpleNamespace(copy_done=None))]
     assert scheduler.publish_pending_mamba_prefill(pop) is True
-    early = {"early_results": 1, "publish_fallbacks": 1}
+    early = {"early_results": 1, "policy_fallbacks": 1}
     assert counted(counts) == ahead | early | {"rebound_rows": 2, "rebound_tokens": 12}
     tree.checkpoint(req)
     assert counts.counts["published_ahead"] == 1

@@ -47,7 +47,7 @@ def test_audit_counts_the_fault_and_changes_nothing(in_child, scenario):
     assert counts == {
         "early_results": 0,
         "published_ahead": 0,
-        "publish_fallbacks": 0,
+        "policy_fallbacks": 0,
         "rebound_rows": 1,
         "rebound_tokens": REBOUND[scenario.name],
         "stale_captures": 1,
@@ -79,7 +79,7 @@ def test_publish_rebinds_ahead_and_consumes_no_result_early(in_child, scenario):
     assert counts["rebound_tokens"] == REBOUND[scenario.name]
     assert counts["stale_captures"] == stale == 0
     assert counts["published_ahead"] == 2
-    assert counts["early_results"] == counts["publish_fallbacks"] == 0
+    assert counts["early_results"] == counts["policy_fallbacks"] == 0
     assert lines == []
     reference = run(scenario, NO_OVERLAP).outputs
     for rid, output in reference.items():
@@ -87,10 +87,24 @@ def test_publish_rebinds_ahead_and_consumes_no_result_early(in_child, scenario):
         assert same_bits(outputs[rid].logprobs, output.logprobs)
 
 
+@pytest.mark.parametrize("policy", ["late", "rebind"])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+def test_an_early_result_within_the_selection_is_no_fallback(
+    in_child, scenario, policy
+):
+    counts, _, stale, lines = in_child(run_counted, scenario, env={POLICY: policy})
+    assert counts["rebound_tokens"] == REBOUND[scenario.name]
+    assert counts["stale_captures"] == stale == counts["policy_fallbacks"] == 0
+    # In both scenarios one prefill of the two moves a row, if there are two.
+    waits = {"together": 1, "warm": 1 if policy == "rebind" else 2}
+    assert counts["early_results"] == waits[scenario.name]
+    assert lines == []
+
+
 def test_publish_falls_back_where_nothing_orders_the_streams(in_child):
     env = {POLICY: "publish", BARRIER_SWITCH: "0"}
     counts, _, stale, lines = in_child(run_counted, TOGETHER, env=env)
-    assert counts["publish_fallbacks"] == counts["early_results"] == 1
+    assert counts["policy_fallbacks"] == counts["early_results"] == 1
     assert counts["published_ahead"] == counts["stale_captures"] == stale == 0
 
 

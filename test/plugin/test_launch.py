@@ -86,7 +86,7 @@ def test_refusal_stops_the_launch(launch, process):
 
 def test_wrong_value_stops_the_launch(launch):
     done = launch("nowhere", SGLANG_MAMBA_BOUNDARY="on")
-    choices = "'flush', 'publish', 'audit', 'off'"
+    choices = "'flush', 'publish', 'late', 'rebind', 'audit', 'off'"
     assert f"SGLANG_MAMBA_BOUNDARY='on' is not one of {choices}" in done.stdout
     assert "engine: answered" not in done.stdout
     assert done.returncode != 0

@@ -138,7 +138,11 @@ def test_excluded_by_the_engine_leaves_the_engine_alone():
 def test_wrong_policy_stops_the_launch():
     with pytest.raises(SystemExit) as caught:
         load()
-    for part in (POLICY, "'flash'", "'flush', 'publish', 'audit', 'off'"):
+    for part in (
+        POLICY,
+        "'flash'",
+        "'flush', 'publish', 'late', 'rebind', 'audit', 'off'",
+    ):
         assert part in str(caught.value)
     assert not hasattr(scheduler_class(), "publish_pending_mamba_prefill")
 

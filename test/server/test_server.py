@@ -36,7 +36,7 @@ def test_counters_stand_at_zero_before_any_request(server):
         "stale_captures_total": 0,
         "flush_failures_total": 0,
         "published_ahead_total": 0,
-        "publish_fallbacks_total": 0,
+        "policy_fallbacks_total": 0,
         "wait_seconds_sum": 0,
         "wait_seconds_count": 0,
     }

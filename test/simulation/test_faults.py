@@ -1,4 +1,4 @@
-"""The method catches what it is there for: the stock loop, and six wrong fixes. Each
+"""The method catches what it is there for: the stock loop, and ten wrong fixes. Each
 within a bounded number of seeds, each by the oracle that is to see it."""
 
 import pytest
@@ -43,6 +43,10 @@ def test_the_stock_loop_is_caught_by_its_output(campaign_of):
         ("drain-always", "page1", WAIT),
         ("ahead-of-all-but-one", "page1", STALE),
         ("ahead-and-consumed", "page1", ENGINE),
+        ("late-and-not-told", "page1", WAIT),
+        ("late-for-the-first-only", "page1", STALE),
+        ("rebind-without-the-tree", "page1", STALE),
+        ("rebind-without-the-batch", "page1", STALE),
     ],
 )
 def test_a_planted_fault_is_caught(campaign_of, fault, name, kind):
@@ -63,7 +67,7 @@ def test_the_right_fix_overlaps(campaign_of):
 
 
 def test_every_fault_is_tried():
-    assert len(FAULTS) == 6
+    assert len(FAULTS) == 10
 
 
 def test_an_edit_that_does_not_match_is_refused():

@@ -98,6 +98,15 @@ def test_no_small_history_violates(campaign_of, name):
         run_machine(player, name)
 
 
+def test_an_abort_ends_all_requests_whose_id_begins_so(play):
+    """The engine's own rule: what ends by it was aborted, and is no violation."""
+    arrivals = [h.Arrive(f"r{n}", h.Prompt(0, 1), 3) for n in range(11)]
+    history = h.History("page1", ((*arrivals, h.Abort("r1")),))
+    played = play(history)
+    assert played.verdict.violations == []
+    assert played.verdict.reached["finished by abort"] == 2
+
+
 def test_the_machine_finds_the_stock_fault(campaign_of):
     """Two requests with the same prompt in one turn are all it takes."""
     only_find = settings(SETTINGS, derandomize=True, phases=[Phase.generate])

@@ -9,8 +9,11 @@ import pytest
 from sglang_cpu_testbed.simulation import __main__ as command
 from sglang_cpu_testbed.simulation.campaign import history_of
 from sglang_cpu_testbed.simulation.configurations import CONFIGURATIONS
+from sglang_mamba_boundary.settings import WEAVING
 
 SEEDS = 518
+# Of each other policy.
+SMALL = 140
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,23 +33,33 @@ def test_the_woven_loop_has_no_violation(written):
     assert found["policy"] == "flush"
 
 
-def test_publishing_ahead_has_no_violation(warmed, tmp_path):
-    """A smaller slice; what publish refuses there is handled as by flush."""
-    path = tmp_path / "publish.json"
-    chosen = ["--policy", "publish", "--seeds", "70", "--reference-every", "5"]
+@pytest.mark.parametrize("policy", [p for p in WEAVING if p != "flush"])
+def test_another_policy_has_no_violation(warmed, tmp_path, policy):
+    """A smaller slice; what the policy refuses there is handled as by flush."""
+    path = tmp_path / f"{policy}.json"
+    chosen = ["--policy", policy, "--seeds", str(SMALL), "--reference-every", "10"]
     assert command.main([*chosen, "--output", str(path)]) == 0
     found = json.loads(path.read_text())
-    assert (found["policy"], found["violations"]) == ("publish", 0)
-    assert found["configurations"]["page1"]["early"] == 0
+    assert (found["policy"], found["violations"]) == (policy, 0)
+    page1, unified = (found["configurations"][name] for name in ("page1", "unified"))
+    # Where it acts nothing is consumed before the selection; where it is refused, all.
+    assert page1["early"] == unified["within"] == 0 < unified["early"]
+    assert (page1["within"] > 0) == (policy != "publish")
+    assert_recorded(found)
 
 
-def test_the_record_in_the_readme_is_of_these_runs(written):
-    _, found = written
-    record = json.loads((ROOT / "docs" / "simulation.json").read_text())[str(SEEDS)]
+def assert_recorded(found):
+    key = f"{found['policy']} {found['seeds']}"
+    record = json.loads((ROOT / "docs" / "simulation.json").read_text())[key]
     for name, row in record["configurations"].items():
         played = found["configurations"][name]
         assert row == {count: played[count] for count in row}
     assert record["turns"] == found["turns"]
+
+
+def test_the_record_in_the_readme_is_of_these_runs(written):
+    _, found = written
+    assert_recorded(found)
 
 
 def test_every_configuration_is_played(written):

@@ -21,6 +21,7 @@ from sglang_mamba_boundary import (
     in_place,
     live,
     loop,
+    policies,
     unweave,
     weave,
 )
@@ -38,6 +39,13 @@ def hook(target, function, kind):
 
     HookRegistry.register(target, function, HookType[kind])
     HookRegistry.apply_hooks()
+
+
+def exchange_penalty(**changes):
+    flush = policies.POLICIES["flush"]
+    event_loop, penalty = flush.targets
+    changed = replace(flush, targets=(event_loop, replace(penalty, **changes)))
+    policies.POLICIES["flush"] = changed
 
 
 def refusal(outcome) -> Refused:
@@ -127,7 +135,7 @@ def penalties_are_woven_with_the_loop():
 
 
 def loop_is_woven_where_penalties_count_by_position_already():
-    live.PENALTY = replace(live.PENALTY, carries_act=lambda source: True)
+    exchange_penalty(carries_act=lambda source: True)
     assert isinstance(weave(), Woven)
     assert [e.function for e in live._current.exchanges] == [live_loop()]
     assert first_decode_captures() == "canonical"
@@ -299,6 +307,14 @@ def code_exchanged_since():
     assert "that is not what runs" in refusal(weave()).found
 
 
+def half_of_it_exchanged_since():
+    """The loop still calls the fix, and yet the fix is not in place."""
+    weave()
+    function = live._current.exchanges[1].function
+    function.__code__ = (lambda self: "theirs").__code__
+    assert "other code" in refusal(in_place(scheduler_class())).state
+
+
 def source_unreadable():
     with source_on_disk(OSError("could not get source code")):
         assert "could not get source" in refusal(weave()).found
@@ -324,7 +340,7 @@ def loop_of_an_unknown_shape():
 
 
 def penalties_of_an_unknown_shape():
-    live.PENALTY = replace(live.PENALTY, weave_source=lambda source: Refused(*"abc"))
+    exchange_penalty(weave_source=lambda source: Refused(*"abc"))
     assert refusal(weave()).sought == "a"
 
 
@@ -384,6 +400,7 @@ OTHERS = [
     loop_gone,
     wrapper_with_an_empty_cell,
     code_exchanged_since,
+    half_of_it_exchanged_since,
     loop_of_an_unknown_shape,
 ]
 

@@ -7,6 +7,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from pending import NEEDS_RESULT, NOT_PUBLISHED, OTHER_CACHE, request, scheduler_of
 
 from sglang_mamba_boundary import (
     Refused,
@@ -14,105 +15,18 @@ from sglang_mamba_boundary import (
     Woven,
     fix,
     live,
+    policies,
     publish,
+    refusal,
     unweave,
     weave,
 )
 
-EXTEND = SimpleNamespace(is_extend=lambda: True)
-
-
-class Scheduler:
-    """The members over what they read, all of it in the state that lets them act."""
-
-    opportunistic_flush_failed = fix.opportunistic_flush_failed
-    publish_ahead_refused = publish.publish_ahead_refused
-    has_pending_mamba_publication = fix.has_pending_mamba_publication
-    publish_ahead_obstacle = publish.publish_ahead_obstacle
-    publications_ahead = publish.publications_ahead
-    publish_pending_mamba_prefill = publish.publish_pending_mamba_prefill
-    flush_pending_mamba_prefill = fix.publish_pending_mamba_prefill
-
-    def __init__(self, *reqs, decoding_reqs=None, **state):
-        batch = SimpleNamespace(
-            forward_mode=EXTEND,
-            is_prefill_only=False,
-            reqs=list(reqs),
-            decoding_reqs=decoding_reqs,
-        )
-        self.result_queue = [(batch, None)]
-        self.is_generation = True
-        self.require_mlp_sync = self.enable_unified_memory = self.is_hybrid_swa = False
-        self.enable_hierarchical_cache = self.enable_session_radix_cache = False
-        self.enable_unified_cache_external_linker = False
-        self._war_barrier_enabled = True
-        self.spec_algorithm = SimpleNamespace(is_none=lambda: True)
-        self.events = []
-        self.tree_cache = UnifiedRadixCache(self.events)
-        self.req_to_token_pool = SimpleNamespace(
-            enable_mamba_extra_buffer=True, mamba_ckpt_pool=None
-        )
-        self.forward_stream = "forward stream"
-        self.schedule_stream = SimpleNamespace(
-            wait_stream=lambda stream: self.events.append(("wait for", stream))
-        )
-        vars(self).update(state)
-
-    def act(self):
-        consumed = self.publish_pending_mamba_prefill(lambda: self.events.append("pop"))
-        return consumed, self.events
-
-
-class UnifiedRadixCache:
-    disable = False
-
-    def __init__(self, events):
-        self._events = events
-
-    def supports_mamba(self):
-        return True
-
-    def checkpoint(self, req, *, up_to):
-        self._events.append((req.rid, up_to))
-
-
-def request(rid="r", *, tracked=64, finished=False, ends=False, **state):
-    """A tracked prefill of 70 tokens that is to be published ahead."""
-    known = dict(
-        rid=rid,
-        kv=SimpleNamespace(mamba_last_track_seqlen=tracked),
-        extend_end=70,
-        inflight_middle_chunks=0,
-        skip_radix_cache_insert=False,
-        is_retracted=False,
-        session=None,
-        beam_group=None,
-        return_sampling_mask=False,
-        return_routed_experts=False,
-        return_indexer_topk=False,
-        finished=lambda: finished,
-        next_output_finishes_by_length=lambda: ends,
-    )
-    return SimpleNamespace(**known | state)
-
+Scheduler = scheduler_of("publish")
 
 WAIT = ("wait for", "forward stream")
-NOT_PUBLISHED = [
-    {"tracked": None},
-    {"inflight_middle_chunks": 1},
-    {"skip_radix_cache_insert": True},
-    {"is_retracted": True},
-    {"finished": True},
-]
-LEFT_TO_FLUSH = [
-    {"session": "a session"},
-    {"beam_group": "a group"},
-    {"return_sampling_mask": True},
-    {"return_routed_experts": True},
-    {"return_indexer_topk": True},
-]
 OBSTACLES = {
-    "cache Other": {"tree_cache": type("Other", (UnifiedRadixCache,), {})([])},
+    "cache Other": OTHER_CACHE,
     "tier below": {"enable_hierarchical_cache": True},
     "tier below the": {"enable_unified_cache_external_linker": True},
     "unified memory": {"enable_unified_memory": True},
@@ -150,7 +64,7 @@ def test_what_ends_with_the_result_is_left_to_it():
     assert Scheduler(request("a", ends=True), request("b")).act()[1][1:] == [("b", 70)]
 
 
-@pytest.mark.parametrize("state", LEFT_TO_FLUSH, ids=str)
+@pytest.mark.parametrize("state", NEEDS_RESULT, ids=str)
 def test_one_request_that_needs_its_result_has_it_processed_early(state):
     scheduler = Scheduler(request("a"), request("b", **state))
     assert scheduler.act() == (True, ["pop"])
@@ -162,10 +76,7 @@ def test_one_request_that_needs_its_result_has_it_processed_early(state):
 @pytest.mark.parametrize("named", OBSTACLES)
 def test_refused_by_name_and_told_once(named, caplog):
     scheduler = Scheduler(request(), **OBSTACLES[named])
-    scheduler.token_to_kv_pool_allocator = SimpleNamespace(
-        flush_opportunistic=lambda: None
-    )
-    with caplog.at_level(logging.WARNING, publish.__name__):
+    with caplog.at_level(logging.WARNING, refusal.__name__):
         assert scheduler.act() == (True, ["pop"])
         assert scheduler.act() == (True, ["pop", "pop"])
     (line,) = [record.getMessage() for record in caplog.records]
@@ -187,7 +98,7 @@ def scheduler_class():
 
 
 def members_of_both():
-    names = [*publish.MEMBERS, publish.FLUSH, *fix.MEMBERS]
+    names = [*publish.MEMBERS, policies.FLUSH, *fix.MEMBERS]
     return [name for name in names if hasattr(scheduler_class(), name)]
 
 
@@ -219,7 +130,7 @@ def test_the_woven_loop_is_the_same_for_both_policies(in_child):
 def test_another_policy_than_the_woven_one_is_refused(in_child):
     def case():
         weave("flush")
-        return weave("publish"), hasattr(scheduler_class(), publish.FLUSH)
+        return weave("publish"), hasattr(scheduler_class(), policies.FLUSH)
 
     outcome, published = in_child(case)
     assert isinstance(outcome, Refused) and not published

@@ -53,6 +53,10 @@ class Run:
 STOCK = Configuration("stock engine", "off")
 WOVEN = Configuration("woven engine", "flush")
 PUBLISHED = Configuration("published ahead", "publish")
+LATE = Configuration("woven, late", "late")
+REBOUND = Configuration("woven, rebind", "rebind")
+# Every policy that puts the fix into the loop.
+FIXED = (WOVEN, PUBLISHED, LATE, REBOUND)
 NO_OVERLAP = Configuration(
     "overlap disabled", "off", {"disable_overlap_schedule": True}
 )

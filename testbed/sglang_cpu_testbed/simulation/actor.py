@@ -45,7 +45,8 @@ class Actor:
             self._engine.control(AbortReq(rid="", abort_all=True))
         elif abort.rid in open_rids:
             self.reached[f"abort while {self._state(abort.rid)}"] += 1
-            self.aborted.add(abort.rid)
+            # The engine takes an id for a prefix: aborting r1 ends r10 as well.
+            self.aborted |= {rid for rid in open_rids if rid.startswith(abort.rid)}
             self._engine.abort(abort.rid)
 
     def _state(self, rid: str) -> str:

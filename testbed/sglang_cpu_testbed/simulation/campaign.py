@@ -11,7 +11,7 @@ from sglang_cpu_testbed.simulation.player import Played, Player
 from sglang_cpu_testbed.simulation.shrink import shrink
 from sglang_cpu_testbed.simulation.verdict import Verdict
 
-COUNTS = "turns requests launches overlapped early alone retractions".split()
+COUNTS = "turns requests launches overlapped early within alone retractions".split()
 
 
 @dataclass

@@ -57,6 +57,36 @@ FAULTS = {
             "return True",
             policy="publish",
         ),
+        # The loop pops once more: what it has just launched.
+        Fault(
+            "late-and-not-told",
+            "publish_before_decode",
+            "self.published_early = ",
+            "",
+            policy="late",
+        ),
+        # A prefill may be decoded before anything else is selected.
+        Fault(
+            "late-for-the-first-only",
+            "publish_before_decode",
+            "return\n    pending,",
+            "return\n    if self.running_batch.reqs: return\n    pending,",
+            policy="late",
+        ),
+        Fault(
+            "rebind-without-the-tree",
+            "publication_rebinds",
+            "[0] > known",
+            "[0] < 0",
+            policy="rebind",
+        ),
+        Fault(
+            "rebind-without-the-batch",
+            "publication_rebinds",
+            "for other in queued:",
+            "for other in ():",
+            policy="rebind",
+        ),
     )
 }
 
@@ -65,10 +95,11 @@ def plant(name: str) -> None:
     """Have the weave of this process carry the fault, from now on.
 
     Raises ValueError where the member to edit does not hold the text."""
-    from sglang_mamba_boundary import fix, live, publish
+    from sglang_mamba_boundary import fix, late, live, publish, rebind
 
     fault = FAULTS[name]
-    module = {"flush": fix, "publish": publish}[fault.policy]
+    modules = {"flush": fix, "publish": publish, "late": late, "rebind": rebind}
+    module = modules[fault.policy]
     if fault.where == "loop":
         live._compile = _compiling(live._compile, fault)
         return

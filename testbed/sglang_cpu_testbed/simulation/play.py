@@ -69,8 +69,9 @@ class Stage:
         watch = self.watch
         if watch:
             found[:0] = watch.violations
-            verdict.early, verdict.overlapped = watch.early, watch.overlapped
-            verdict.alone, verdict.reached = watch.alone, watch.reached
+            verdict.early, verdict.within = watch.early, watch.within
+            verdict.overlapped, verdict.alone = watch.overlapped, watch.alone
+            verdict.reached = watch.reached
             verdict.launches = self.device.launched - launched
         verdict.turns = engine.turn
         verdict.retractions = sum(o.retractions for o in engine.outputs.values())

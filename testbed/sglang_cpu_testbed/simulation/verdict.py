@@ -42,10 +42,11 @@ class Verdict:
     turns: int = 0
     requests: int = 0
     launches: int = 0
-    # How results were processed: behind a younger launch, before the selection
-    # because the fix calls for it, or with nothing to overlap with.
+    # How results were processed: behind a younger launch, before or within the
+    # selection because the fix calls for it, or with nothing to overlap with.
     overlapped: int = 0
     early: int = 0
+    within: int = 0
     alone: int = 0
     retractions: int = 0
     # What the history came to, launches per forward mode among it: how often each.

@@ -10,7 +10,7 @@ from sglang_cpu_testbed.capture import _decoding, differing
 from sglang_cpu_testbed.simulation.verdict import RESULTS, STALE, WAIT, Violation
 
 # The phases of a turn, in order.
-INGEST, BOUNDARY, SELECTED, LAUNCHED = range(4)
+INGEST, BOUNDARY, SELECTING, SELECTED, LAUNCHED = range(5)
 
 
 class Watch:
@@ -31,7 +31,8 @@ class Watch:
     def begin(self) -> None:
         self.violations: list[Violation] = []
         self.turn, self.phase = 0, INGEST
-        self.early = self.overlapped = self.alone = self.retractions = 0
+        self.early = self.within = 0
+        self.overlapped = self.alone = self.retractions = 0
         self.reached: Counter = Counter()
         self.trace: list = []
         # Per request: row, captured slots; gone when it is prefilled anew.
@@ -61,8 +62,14 @@ class Watch:
         self.violations.append(Violation(kind, self.turn, text))
 
     def _selecting(self, *args, **kwargs):
+        self.phase, within = SELECTING, self.within
         plan = self._select(*args, **kwargs)
         self.phase = SELECTED
+        batch, mixes = plan.batch_to_run, self._scheduler.is_mixed_chunk
+        # Memory may leave a mixed batch without the rows it was to decode.
+        if self.within > within and batch and batch.forward_mode.is_extend():
+            if not mixes:
+                self._report(WAIT, "a result was waited for to select a prefill")
         return plan
 
     def _launching(self, batch, *args, **kwargs):
@@ -97,6 +104,11 @@ class Watch:
                 text = (
                     f"{what} was processed before the selection and published nothing"
                 )
+                self._report(WAIT, text)
+        elif self.phase == SELECTING:
+            self.within += 1
+            if not published:
+                text = f"{what} was processed in the selection and published nothing"
                 self._report(WAIT, text)
         elif self.phase == SELECTED:
             # Either the loop's own exception for prefill after prefill, or the

@@ -74,7 +74,7 @@ class Meter:
         self.streams: dict[str, Stream] = {}
         self.rows = Rows(self._scheduler)
         self.early = self.turns = 0
-        self._at_boundary = False
+        self._selected = True
 
     def turn(self, arriving) -> None:
         """A turn begins and these requests come in."""
@@ -86,15 +86,15 @@ class Meter:
             self.streams[request.rid] = Stream(start)
         self._engine.submit(*arriving)
         self._span(t.INGEST, start)
-        self._at_boundary = True
+        self._selected = False
 
     def _span(self, kind: str, start_ns: int) -> None:
         self._device.timeline.add(t.HOST, kind, start_ns, self._device.clock.now())
 
     def _selecting(self, *args, **kwargs):
-        self._at_boundary = False
         start = self._device.clock.now()
         plan = self._select(*args, **kwargs)
+        self._selected = True
         batch, prefills, decodes = plan.batch_to_run, 0, 0
         if batch:
             decodes = len(batch.reqs)
@@ -114,7 +114,7 @@ class Meter:
         return result
 
     def _processing(self, batch, result, *args, **kwargs):
-        self.early += self._at_boundary
+        self.early += not self._selected
         # Processing waits first; here, so that the wait is seen as one.
         result.copy_done.synchronize()
         start = self._device.clock.now()
