@@ -21,7 +21,7 @@ from .git import Stopped
 from .live import in_place
 from .outcome import MambaBoundaryError, Refused
 from .probe import Stable, Stale, Verdict, probe_live, probe_source
-from .settings import POLICY, read_settings
+from .settings import POLICY, WEAVING, read_settings
 
 NOT_AFFECTED, AFFECTED, CANNOT_TELL = "not affected", "affected", "cannot tell"
 EXIT_CODES = {NOT_AFFECTED: 0, AFFECTED: 1, CANNOT_TELL: 2}
@@ -96,6 +96,10 @@ def check_installed(environ: Mapping[str, str]) -> Report:
         return Report(subject, CANNOT_TELL, (reason,), facts)
     facts["fix in place"] = _words(in_place(scheduler))
     facts["loop driven"] = f"live, as {scheduler.__module__}.{scheduler.__name__}"
+    policy = environ.get(POLICY, WEAVING[0])
+    if policy in WEAVING[1:]:
+        # The probe's cache is none that these policies know.
+        facts["policy driven"] = f"{WEAVING[0]}, as which {policy} acts on stand-ins"
     return _report(subject, probe_live(scheduler), facts)
 
 

@@ -92,6 +92,12 @@ CASES = {
             "engine as released": "affected, a decode batch",
         },
     ),
+    "woven inside the selection as well": Case(
+        nothing,
+        0,
+        {POLICY: "late"},
+        {"policy driven": "flush, as which late acts on stand-ins"},
+    ),
     "switched off": Case(
         nothing,
         1,
