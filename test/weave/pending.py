@@ -78,7 +78,16 @@ class UnifiedRadixCache:
         return min(self._in_tree, len(key)), "a node", self._in_tree
 
 
-def request(rid="r", *, tokens=None, tracked=64, protected=0, finished=False, ends=False, **state):
+def request(
+    rid="r",
+    *,
+    tokens=None,
+    tracked=64,
+    protected=0,
+    finished=False,
+    ends=False,
+    **state,
+):
     """A tracked prefill of 70 tokens that is to be published."""
     known = dict(
         rid=rid,
