@@ -2,7 +2,7 @@
 PYTHON_ENV = OMP_NUM_THREADS=1 .venv/bin/python -W ignore
 COVERAGE = OMP_NUM_THREADS=1 .venv/bin/coverage
 
-.PHONY: setup demo test test-versions lint red-green simulate smoke bench \
+.PHONY: setup demo test test-versions lint red-green simulate smoke bench picture \
 	unit unit-long unit-rest readme check-readme
 
 setup:
@@ -41,6 +41,10 @@ red-green: setup
 # virtual part is not the stored one; `-m benchmark --update` stores it.
 bench: setup
 	@$(PYTHON_ENV) -m benchmark
+
+# The order of the loop's acts in a recorded run, for docs/design.md.
+picture: setup
+	@$(PYTHON_ENV) -m sglang_cpu_testbed.picture docs/loop.png
 
 # Every release that has the plugin framework; wheels are fetched once into the cache.
 test-versions: setup
