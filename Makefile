@@ -2,7 +2,7 @@
 PYTHON_ENV = OMP_NUM_THREADS=1 .venv/bin/python -W ignore
 COVERAGE = OMP_NUM_THREADS=1 .venv/bin/coverage
 
-.PHONY: setup demo test test-versions lint red-green simulate smoke bench picture \
+.PHONY: setup demo test test-versions lint red-green simulate smoke bench picture upstream \
 	unit unit-long unit-rest readme check-readme
 
 setup:
@@ -45,6 +45,11 @@ bench: setup
 # The order of the loop's acts in a recorded run, for docs/design.md.
 picture: setup
 	@$(PYTHON_ENV) -m sglang_cpu_testbed.picture docs/loop.png
+
+# A folder for a pull request: `make upstream SOURCE=<checkout> OUT=<folder>`.
+OUT = build/upstream
+upstream: setup
+	@$(PYTHON_ENV) -m upstream "$(SOURCE)" "$(OUT)"
 
 # Every release that has the plugin framework; wheels are fetched once into the cache.
 test-versions: setup
