@@ -2,8 +2,8 @@
 PYTHON_ENV = OMP_NUM_THREADS=1 .venv/bin/python -W ignore
 COVERAGE = OMP_NUM_THREADS=1 .venv/bin/coverage
 
-.PHONY: setup demo test test-versions lint red-green simulate smoke bench picture upstream \
-	unit unit-long unit-rest readme check-readme
+.PHONY: setup demo test test-versions lint red-green simulate smoke bench picture \
+	upstream wheel unit unit-long unit-rest readme check-readme
 
 setup:
 	@scripts/setup
@@ -50,6 +50,10 @@ picture: setup
 OUT = build/upstream
 upstream: setup
 	@$(PYTHON_ENV) -m upstream "$(SOURCE)" "$(OUT)"
+
+# Both files of a release in build/dist, tested as they are; TAG= must be the version's.
+wheel: setup
+	@$(PYTHON_ENV) scripts/build_wheel.py --tag "$(TAG)"
 
 # Every release that has the plugin framework; wheels are fetched once into the cache.
 test-versions: setup
