@@ -2,7 +2,8 @@
 PYTHON_ENV = OMP_NUM_THREADS=1 .venv/bin/python -W ignore
 COVERAGE = OMP_NUM_THREADS=1 .venv/bin/coverage
 
-.PHONY: setup demo test test-versions lint red-green simulate smoke bench unit unit-long unit-rest readme check-readme
+.PHONY: setup demo test test-versions lint red-green simulate smoke bench picture \
+	upstream wheel unit unit-long unit-rest readme check-readme
 
 setup:
 	@scripts/setup
@@ -41,6 +42,19 @@ red-green: setup
 bench: setup
 	@$(PYTHON_ENV) -m benchmark
 
+# The order of the loop's acts in a recorded run, for docs/design.md.
+picture: setup
+	@$(PYTHON_ENV) -m sglang_cpu_testbed.picture docs/loop.png
+
+# A folder for a pull request: `make upstream SOURCE=<checkout> OUT=<folder>`.
+OUT = build/upstream
+upstream: setup
+	@$(PYTHON_ENV) -m upstream "$(SOURCE)" "$(OUT)"
+
+# Both files of a release in build/dist, tested as they are; TAG= must be the version's.
+wheel: setup
+	@$(PYTHON_ENV) scripts/build_wheel.py --tag "$(TAG)"
+
 # Every release that has the plugin framework; wheels are fetched once into the cache.
 test-versions: setup
 	$(PYTHON_ENV) -m pytest -q test/versions --releases=all
@@ -55,11 +69,14 @@ simulate: setup
 		--reference-every 10
 	@$(PYTHON_ENV) scripts/simulation_table.py --record
 
-# The real HTTP server with real clients: stock, with the fix, overlap disabled.
+# The real HTTP server with real clients: stock, with the fix, overlap disabled; and
+# so many seconds of load. What holds is recorded for the README.
+LOAD = 120
 smoke: setup
-	@$(PYTHON_ENV) -m sglang_cpu_testbed.smoke
+	@$(PYTHON_ENV) -m sglang_cpu_testbed.smoke --load $(LOAD)
+	@$(PYTHON_ENV) scripts/smoke_table.py --record
 
-# The blocks of README.md that commands write.
+# The blocks of README.md and docs/ that commands write.
 readme: setup
 	@$(PYTHON_ENV) scripts/readme.py
 

@@ -6,6 +6,7 @@ plays the smaller record's seeds again and compares, turn for turn.
 
 import argparse
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -14,16 +15,16 @@ WRITTEN = ROOT / "build" / "simulation.json"
 COUNTS = ("seeds", "turns", "requests", "violations")
 
 
-def table(record: dict) -> str:
+def lines(runs: Iterable[dict]) -> list[str]:
     """One row per recorded run."""
-    lines = [
+    table = [
         f"| policy | configurations | {' | '.join(COUNTS)} |",
         "| --- |" + " ---: |" * (1 + len(COUNTS)),
     ]
-    for run in record.values():
+    for run in runs:
         cells = " | ".join(f"{run[count]:,}" for count in COUNTS)
-        lines.append(f"| {run['policy']} | {len(run['configurations'])} | {cells} |")
-    return "\n".join(lines)
+        table.append(f"| {run['policy']} | {len(run['configurations'])} | {cells} |")
+    return table
 
 
 def recorded(written: dict) -> dict:
@@ -44,7 +45,7 @@ def main() -> None:
         written = json.loads(WRITTEN.read_text())
         record[f"{written['policy']} {written['seeds']}"] = recorded(written)
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    print(table(record))
+    print(*lines(record.values()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmark import check_cost, expected, picture, table, trace
+from benchmark import check_cost, expected, picture, summary, table, trace
 from benchmark.measure import POLICIES, Job, environment, run
 from benchmark.workloads import RUNNING, WORKLOADS, play, requests_of
 from sglang_cpu_testbed.fork import fork
@@ -92,6 +92,29 @@ def test_the_table_has_a_line_per_row_and_says_what_the_clocks_are_for():
     assert H200.name in text
     assert all(use in text for use in table.USES)
     assert "%" not in table.lines(STORED, costs, H200)[-1]
+
+
+def test_the_summary_has_a_column_per_policy_of_the_rows():
+    other = [
+        row | {"policy": "another", "cached_tokens": 1234567}
+        for row in STORED
+        if row["policy"] == "flush"
+    ]
+    head, _, *body = summary.lines([*STORED, *other], ["shared"])
+    columns = ["workload", "running", "stock", *(f"`{p}`" for p in POLICIES[1:])]
+    assert head == f"| {' | '.join([*columns, '`another`'])} |"
+    rows = [line for line in body if line.startswith("|")]
+    assert [row.split(" | ")[1] for row in rows] == ["16", "64"]
+    assert all(row.endswith(", 1,234,567 |") for row in rows)
+    # Of the policies only stock changes a row under a decode.
+    assert all(row.count("*") == row.split(" | ")[2].count("*") == 1 for row in rows)
+    assert H200.name in body[-1]
+
+
+def test_the_summary_without_a_name_has_every_workload():
+    lines = summary.lines(STORED, [])
+    shown = {line.split(" | ")[0].lstrip("| ") for line in lines if line[:1] == "|"}
+    assert set(WORKLOADS) <= shown
 
 
 def test_the_trace_opens_with_a_process_per_policy(measured, tmp_path):

@@ -9,6 +9,7 @@ from clients import ASKS, penalised, twice
 from killing import kill
 
 from sglang_cpu_testbed.scenarios import NO_OVERLAP, WOVEN
+from sglang_cpu_testbed.smoke.asks import Answers, ask
 from sglang_cpu_testbed.smoke.servers import launch
 from sglang_cpu_testbed.smoke.traffic import references
 
@@ -25,6 +26,7 @@ class Wanted:
     penalised: dict
     load_seed: int
     load: list[list[int]]
+    smoke: Answers
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +39,7 @@ def wanted(tmp_path_factory) -> Wanted:
             penalised=penalised(server, "penalised"),
             load_seed=LOAD_SEED,
             load=references(server, LOAD_SEED),
+            smoke=ask(server),
         )
         assert kill(server) == []
         return answers

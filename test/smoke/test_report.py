@@ -11,6 +11,8 @@ from test_ledger import right
 from sglang_cpu_testbed.scenarios import STOCK, WOVEN
 from sglang_cpu_testbed.smoke.__main__ import _report
 
+TOOK_S = 90.0
+
 
 @pytest.fixture
 def options(tmp_path):
@@ -23,7 +25,7 @@ def asked(woven=RIGHT) -> dict:
 
 
 def test_right_answers_end_with_0(options, capsys):
-    assert _report(options, asked(), right()) == 0
+    assert _report(options, asked(), right(), TOOK_S) == 0
     said = capsys.readouterr().out
     assert "no GPU was used" in said and "SGLANG_TESTBED_SLOT_DEPENDENCE=1" in said
     assert said.count("woven engine  ") == 2
@@ -38,7 +40,7 @@ def test_a_wrong_answer_ends_with_1_and_says_what_was_found(options, capsys):
     wrong = replace(
         RIGHT, stop=[*RIGHT.stop[:2], replace(RIGHT.stop[2], finish="abort")]
     )
-    assert _report(options, asked(wrong), None) == 1
+    assert _report(options, asked(wrong), None, TOOK_S) == 1
     said = capsys.readouterr().out
     ends = "expected ['stop', 'stop', 'stop'], found ['stop', 'stop', 'abort']"
     assert f"FAILED: ends of woven engine: {ends}" in said
@@ -53,7 +55,7 @@ def test_a_wrong_answer_ends_with_1_and_says_what_was_found(options, capsys):
 def test_a_wrong_load_ends_with_1(options, capsys):
     load = right()
     load.counted["num_requests_total"] += 1
-    assert _report(options, asked(), load) == 1
+    assert _report(options, asked(), load, TOOK_S) == 1
     assert "FAILED: finished requests by log and /metrics" in capsys.readouterr().out
 
 
@@ -65,6 +67,6 @@ def test_what_depends_on_the_clock_is_not_printed(options, capsys):
         load.counted["num_retracted_requests_total"] += more
         load.counted["realtime_tokens_total/prefill_cache"] += more
         load.logged.cached_tokens += more
-        assert _report(options, asked(), load) == 0
+        assert _report(options, asked(), load, TOOK_S) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]

@@ -5,6 +5,7 @@ table and exits 0 only if every expectation holds."""
 import argparse
 import json
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sglang_cpu_testbed.smoke.judgement import Asked, exactly, of_each, table
 from sglang_cpu_testbed.smoke.ledger import Load
 from sglang_cpu_testbed.smoke.load import run_load
 from sglang_cpu_testbed.smoke.servers import launch
-from sglang_cpu_testbed.smoke.traffic import references
+from sglang_cpu_testbed.smoke.traffic import CLIENTS, references
 
 EXPLANATION = """\
 cold, warm 1, warm 2: tokens and digest of the answer to one prompt of 422 tokens, asked three times.
@@ -37,6 +38,7 @@ def main() -> int:
     if lack is not None:
         print(f"cannot run the smoke: {lack}", file=sys.stderr)
         return 1
+    started_s = time.monotonic()
     try:
         asked = {False: {}} if options.model else {False: {}, True: {}}
         load = _run(options, asked[False], options.load)
@@ -45,7 +47,7 @@ def main() -> int:
     except ServerFailed as failure:
         print(f"cannot run the smoke: {failure}", file=sys.stderr)
         return 1
-    return _report(options, asked, load)
+    return _report(options, asked, load, time.monotonic() - started_s)
 
 
 def _run(
@@ -69,7 +71,7 @@ def _run(
     return load
 
 
-def _report(options, asked: dict[bool, Asked], load: Load | None) -> int:
+def _report(options, asked: dict[bool, Asked], load: Load | None, took_s: float) -> int:
     """Print what was found and write it as JSON; the exit status."""
     print(_used(options.model))
     print(EXPLANATION)
@@ -84,7 +86,7 @@ def _report(options, asked: dict[bool, Asked], load: Load | None) -> int:
         print(f"the load: {load.summary()}", file=sys.stderr, flush=True)
         print(f"\n{load.title()}")
         expected += load.expectations()
-    _write(options.json, options.model, asked, expected, load)
+    _write(options, asked, expected, load, took_s)
     return _verdict(expected)
 
 
@@ -114,7 +116,8 @@ def _heading(slots_matter: bool, model: str | None) -> str:
     )
 
 
-def _write(path: Path, model, asked, expected: list[Expectation], load) -> None:
+def _write(options, asked, expected: list[Expectation], load, took_s: float) -> None:
+    path, model = options.json, options.model
     path.parent.mkdir(parents=True, exist_ok=True)
     servers = [
         {
@@ -129,8 +132,9 @@ def _write(path: Path, model, asked, expected: list[Expectation], load) -> None:
     result = {
         "engine": ENGINE_VERSION,
         "model": Path(model).name if model else "reference",
+        "seconds": round(took_s),
         "servers": servers,
-        "load": load and {"seconds": load.load_s, **load.summary()},
+        "load": load and {"clients": CLIENTS, "seconds": load.load_s, **load.summary()},
         "expectations": [{**asdict(one), "holds": one.holds} for one in expected],
     }
     path.write_text(json.dumps(result, indent=1) + "\n")
