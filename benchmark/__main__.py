@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmark import check_cost, expected, picture, table, trace
+from benchmark import check_cost, expected, picture, recorded, table, trace
 from benchmark.measure import POLICIES, Job, environment, run
 from benchmark.workloads import RUNNING, WORKLOADS
 from sglang_cpu_testbed.fork import fork, warm
@@ -56,7 +56,13 @@ def main(argv=None) -> int:
         picture.draw(BUILD / "bench_timelines.png", timelines)
     print(*table.lines(all_rows, costs, H200), sep="\n")
     _say("done", started_s)
-    return _judge(table.with_ratios(rows), options)
+    if options.update:
+        expected.write(table.with_ratios(rows))
+        recorded.write(all_rows, costs)
+        return 0
+    wrong = expected.differences(table.with_ratios(rows))
+    print(*wrong, sep="\n", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 def _options(argv) -> argparse.Namespace:
@@ -66,24 +72,22 @@ def _options(argv) -> argparse.Namespace:
     parser.add_argument("--running", nargs="+", type=int, default=list(RUNNING))
     parser.add_argument("--repetitions", type=int, default=3, help="of the wall clock")
     parser.add_argument(
-        "--update", action="store_true", help=f"write {expected.FILE.name} anew"
+        "--update",
+        action="store_true",
+        help=f"write {expected.FILE.name} and {recorded.FILE.name} anew",
     )
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    whole = (list(POLICIES), list(WORKLOADS), list(RUNNING))
+    chosen = (options.policy, options.workload, options.running)
+    if options.update and (chosen != whole or options.repetitions < 1):
+        parser.error("--update stores whole runs only: give no other option with it")
+    return options
 
 
 def _run(policy: str, jobs: list[Job]) -> list:
     if not jobs:
         return []
     return fork(run, policy, jobs, env=environment(policy), timeout_s=TIMEOUT_S)
-
-
-def _judge(rows: list[dict], options) -> int:
-    if options.update:
-        expected.write(rows)
-        return 0
-    wrong = expected.differences(rows)
-    print(*wrong, sep="\n", file=sys.stderr)
-    return 1 if wrong else 0
 
 
 def _say(text: str, started_s: float) -> None:

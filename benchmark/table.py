@@ -7,7 +7,7 @@ from statistics import median
 SAME = ("workload", "running", "clock", "repetition")
 HEAD = (
     "workload  running policy      clock   tok/s    of stock            "
-    "TTFT p50/p99 ms   ITL p50/p99 ms  idle %  early ahead fallb rebound cached stable"
+    "TTFT p50/p99 ms   ITL p50/p99 ms  idle %  early ahead fallb rebound  cached stable"
 )
 USES = (
     "virtual clock: host costs are inputs. Exact and repeatable: use it to compare policies"
@@ -63,11 +63,14 @@ def lines(rows: list[dict], costs: list[dict], machine) -> list[str]:
         *machine.lines(),
         *USES,
         "",
-        HEAD,
-        *map(_line, rows),
+        *row_lines(rows),
         "",
-        *_cost_lines(costs, rows),
+        *cost_lines(costs, rows),
     ]
+
+
+def row_lines(rows: list[dict]) -> list[str]:
+    return [HEAD, *map(_line, rows)]
 
 
 def _line(row: dict) -> str:
@@ -81,12 +84,12 @@ def _line(row: dict) -> str:
         f"{row['itl_p50_ms']:>7.1f}/{row['itl_p99_ms']:<8.1f}"
         f"{100 * row['device_idle']:>6.1f} {row['early_results']:>6}"
         f" {row['published_ahead']:>5} {row['policy_fallbacks']:>5}"
-        f" {row['rebound_rows']:>7} {row['cached_tokens']:>6}"
+        f" {row['rebound_rows']:>7} {row['cached_tokens']:>7}"
         f" {'yes' if row['mapping_stable'] else 'NO'}"
     )
 
 
-def _cost_lines(costs: list[dict], rows: list[dict]) -> list[str]:
+def cost_lines(costs: list[dict], rows: list[dict]) -> list[str]:
     turns = [
         row["host_us_per_turn"]
         for row in rows
@@ -96,7 +99,10 @@ def _cost_lines(costs: list[dict], rows: list[dict]) -> list[str]:
     shown = ["cost of the check per loop turn, least of several runs:"]
     for cost in costs:
         share = f", {cost['ns'] / turn_us / 10:.3f} % of a turn" if turn_us else ""
-        shown.append(f"  {cost['pending']:<34} {cost['ns']:>9.0f} ns{share}")
+        peak = f"{cost['peak_bytes']} bytes" if cost["peak_bytes"] else "nothing"
+        shown.append(
+            f"  {cost['pending']:<38} {cost['ns']:>9,.0f} ns{share}; allocates {peak}"
+        )
     for row in rows:
         if row["clock"] == "wall" and row["policy"] == "stock":
             shown.append(

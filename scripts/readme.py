@@ -48,6 +48,8 @@ BLOCKS = {
     "smoke": Block(README, _script("scripts/smoke_table.py"), ""),
     "demo": Block(DEMO, [*TESTBED, "sglang_cpu_testbed.demo"]),
     "bench": Block(PERFORMANCE, [*TESTBED, "benchmark.summary"], ""),
+    "wall": Block(PERFORMANCE, [*TESTBED, "benchmark.recorded", "wall"]),
+    "costs": Block(PERFORMANCE, [*TESTBED, "benchmark.recorded", "costs"]),
 }
 
 

@@ -1,13 +1,15 @@
 """Prints what the README states of the recorded simulations, `docs/simulation.json`.
 
 `--record` first takes over what `make simulate` wrote to build/simulation.json. CI
-plays the smaller record's seeds again and compares, turn for turn.
+plays each policy's smaller record again and compares, turn for turn.
 """
 
 import argparse
 import json
 from collections.abc import Iterable
 from pathlib import Path
+
+from sglang_mamba_boundary.policies import POLICIES
 
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "docs" / "simulation.json"
@@ -16,14 +18,21 @@ COUNTS = ("seeds", "turns", "requests", "violations")
 
 
 def lines(runs: Iterable[dict]) -> list[str]:
-    """One row per recorded run."""
+    """One row per policy: its largest run, and how many of these seeds CI plays again."""
+    by_policy: dict[str, list[dict]] = {}
+    for run in sorted(runs, key=lambda run: run["seeds"]):
+        by_policy.setdefault(run["policy"], []).append(run)
     table = [
-        f"| policy | configurations | {' | '.join(COUNTS)} |",
-        "| --- |" + " ---: |" * (1 + len(COUNTS)),
+        f"| policy | configurations | {' | '.join(COUNTS)} | again in CI |",
+        "| --- |" + " ---: |" * (2 + len(COUNTS)),
     ]
-    for run in runs:
+    for policy in sorted(by_policy, key=list(POLICIES).index):
+        again, run = by_policy[policy][0], by_policy[policy][-1]
         cells = " | ".join(f"{run[count]:,}" for count in COUNTS)
-        table.append(f"| {run['policy']} | {len(run['configurations'])} | {cells} |")
+        configurations = len(run["configurations"])
+        table.append(
+            f"| {policy} | {configurations} | {cells} | {again['seeds']:,} seeds |"
+        )
     return table
 
 

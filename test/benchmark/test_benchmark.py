@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from benchmark import check_cost, expected, picture, summary, table, trace
+from benchmark import __main__ as bench
+from benchmark import check_cost, expected, picture, recorded, summary, table, trace
 from benchmark.measure import POLICIES, Job, environment, run
 from benchmark.workloads import RUNNING, WORKLOADS, play, requests_of
 from sglang_cpu_testbed.fork import fork
@@ -38,6 +39,25 @@ def test_a_difference_is_told():
     assert told.endswith(f"tok_per_s {STORED[0]['tok_per_s']} -> 1.0")
     (told,) = expected.differences([row | {"workload": "other"}])
     assert "not stored" in told
+
+
+def test_the_recorded_part_prints_what_was_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "FILE", tmp_path / "wall.json")
+    wall = STORED[0] | {"clock": "wall", "host_us_per_turn": 1000.0}
+    costs = [{"pending": "nothing", "ns": 100.0, "peak_bytes": 48}]
+    recorded.write([*STORED, wall], costs)
+    head, row = recorded.lines("wall")
+    assert head == table.HEAD and row.split()[:4] == "cold 1 stock wall".split()
+    told = recorded.lines("costs")[1]
+    assert "100 ns, 0.010 % of a turn; allocates 48 bytes" in told
+
+
+@pytest.mark.parametrize("less", [("--running", "1"), ("--repetitions", "0")])
+def test_only_whole_runs_are_stored(less, capsys):
+    with pytest.raises(SystemExit):
+        bench._options(["--update", *less])
+    assert "whole runs only" in capsys.readouterr().err
+    assert bench._options([*less]).update is False
 
 
 def test_every_cell_is_stored_once():
