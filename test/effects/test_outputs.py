@@ -6,6 +6,7 @@ import re
 
 import pytest
 from traffic import (
+    ANSWERED,
     LOGPROB_IDS,
     REGEX,
     SCHEMA,
@@ -35,21 +36,7 @@ from sglang_cpu_testbed.scenarios import (
     WOVEN,
 )
 
-FEATURES = [
-    plain,
-    parallel_samples,
-    lengths,
-    stop_tokens,
-    stop_strings,
-    eos,
-    min_new_tokens,
-    logprobs,
-    streaming,
-    logit_bias,
-    grammar,
-    late,
-    chunked_logprobs,
-]
+FEATURES = [*ANSWERED, chunked_logprobs]
 # Requests that are consumed early and decoded.
 # Not with a grammar: a thread compiles it, and decides in which turn its request arrives.
 EARLY = [

@@ -210,22 +210,27 @@ def abort(free: Free, engine) -> Iterator:
     yield lambda engine: engine.abort("lone aborted")
 
 
+# Those whose answers are compared whole.
+ANSWERED = (
+    plain,
+    parallel_samples,
+    lengths,
+    stop_tokens,
+    stop_strings,
+    eos,
+    min_new_tokens,
+    logprobs,
+    streaming,
+    logit_bias,
+    grammar,
+    late,
+)
+
 # Per kind of server its ServerArgs and what runs on it.
 FULL = (
     dict(skip_tokenizer_init=False, enable_custom_logit_processor=True),
     (
-        plain,
-        parallel_samples,
-        lengths,
-        stop_tokens,
-        stop_strings,
-        eos,
-        min_new_tokens,
-        logprobs,
-        streaming,
-        logit_bias,
-        grammar,
-        late,
+        *ANSWERED,
         penalties,
         penalties_and_prefills,
         penalties_retracted,

@@ -37,22 +37,15 @@ TIMEOUT_S = 240
 
 
 @pytest.fixture
-def launch(tmp_path):
-    (tmp_path / "rogue.py").write_text(ROGUE)
+def launch(tmp_path, rogue_plugin):
+    installed = rogue_plugin(ROGUE)
     (tmp_path / "launch.py").write_text(LAUNCH)
-    dist = tmp_path / "rogue-1.0.dist-info"
-    dist.mkdir()
-    (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: rogue\nVersion: 1.0\n")
-    (dist / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\na_rogue = rogue:register\n"
-    )
 
     def run(rogue, **environ):
         environ = {
             **os.environ,
-            "PYTHONPATH": str(tmp_path),
+            **installed,
             "ROGUE": rogue,
-            "SGLANG_PLUGINS": "a_rogue,mamba_boundary,cpu_testbed",
             **environ,
         }
         return subprocess.run(

@@ -17,18 +17,21 @@ def register():
 """
 
 
+# The stock loop again, in a function that the weave does not know.
+COPY = """
+def register():
+    import types, torch
+    from sglang.srt.managers.scheduler import Scheduler
+    own = Scheduler.__dict__["event_loop_overlap"].__wrapped__
+    copied = types.FunctionType(own.__code__, own.__globals__)
+    Scheduler.event_loop_overlap = torch.inference_mode()(lambda self: copied(self))
+"""
+
+
 @pytest.fixture
-def rogue(tmp_path) -> dict[str, str]:
+def rogue(rogue_plugin) -> dict[str, str]:
     """The environment of a plugin that takes the loop away before ours looks."""
-    (tmp_path / "rogue.py").write_text(ROGUE)
-    dist = tmp_path / "rogue-1.0.dist-info"
-    dist.mkdir()
-    (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: rogue\nVersion: 1.0\n")
-    (dist / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\na_rogue = rogue:register\n"
-    )
-    plugins = "a_rogue,mamba_boundary,cpu_testbed"
-    return {"PYTHONPATH": str(tmp_path), "SGLANG_PLUGINS": plugins}
+    return rogue_plugin(ROGUE)
 
 
 def test_started_again_after_a_kill_the_fix_is_in_place(wanted, woven):
@@ -56,3 +59,13 @@ def test_a_required_fix_that_is_refused_stops_the_launch(rogue):
         with serve(env={**rogue, REQUIRED: "1"}):
             pytest.fail("it serves")
     assert "the fix is required and not in place" in str(stopped.value)
+
+
+def test_a_refused_fix_that_is_not_required_serves_and_says_so(rogue_plugin):
+    with serve(env=rogue_plugin(COPY)) as server:
+        report = check_url(server.url)
+        log = server.log()
+    assert report.exit_code == 1 and "absent" in str(report), report
+    # Once when the plugin loads, in each process, and once when the loop starts.
+    lines = [line for line in log.split("\n") if "mamba-boundary: refused" in line]
+    assert lines and all("this server runs WITHOUT the fix" in line for line in lines)
