@@ -15,7 +15,8 @@ OBSTACLE = "late_obstacle"
 
 MEMBERS = (
     "published_early",
-    "pop_pending_result",
+    "noted_publication",
+    "selection_bypassed",
     OBSTACLE,
     ACT,
     HOOK,
@@ -23,7 +24,10 @@ MEMBERS = (
 )
 
 published_early = False
-pop_pending_result = None
+# The entry of the result queue that is to publish, and what pops and processes it.
+noted_publication = None
+# Whether a decode was once built without the question below.
+selection_bypassed = False
 
 
 def late_obstacle(self) -> str | None:
@@ -34,6 +38,8 @@ def late_obstacle(self) -> str | None:
         return "an external cache, which takes what is published"
     if self.enable_unified_memory:
         return "unified memory, which is compacted where nothing is selected"
+    if self.selection_bypassed:
+        return "a decode that was built without being asked for, as by another plugin"
     if self.is_hybrid_swa:
         return "sliding-window layers, whose slots are freed as the window moves"
     if not self.spec_algorithm.is_none():
@@ -43,7 +49,11 @@ def late_obstacle(self) -> str | None:
 
 def publish_pending_mamba_prefill(self, pop_and_process) -> bool:
     """Note that the pending result is to publish; True if it was consumed for it."""
-    self.pop_pending_result = None
+    if self.noted_publication is not None:
+        # The last selection has not asked, as it need not for a prefill.
+        last, self.noted_publication = self.last_batch, None
+        if last and (last.forward_mode.is_decode() or last.decoding_reqs):
+            self.selection_bypassed = True
     if not self.has_pending_mamba_publication():
         return False
     obstacle = self.late_obstacle()
@@ -56,7 +66,7 @@ def publish_pending_mamba_prefill(self, pop_and_process) -> bool:
             "as by the policy flush",
         )
         return self.flush_pending_mamba_prefill(pop_and_process)
-    self.pop_pending_result = pop_and_process
+    self.noted_publication = self.result_queue[0], pop_and_process
     return False
 
 
@@ -65,13 +75,17 @@ def publish_before_decode(self, batch) -> None:
 
     `batch` holds the rows to decode; the caller filters what finishes here.
     """
-    if self.pop_pending_result is None:
+    if self.noted_publication is None:
         return
-    pending, _ = self.result_queue[0]
+    noted, pop_and_process = self.noted_publication
+    self.noted_publication = None
+    # The loop has popped it since, behind a launch: this is no selection.
+    if not self.result_queue or self.result_queue[0] is not noted:
+        return
+    pending, _ = noted
     reqs = self.publications_ahead(pending)
     if reqs is not None and not self.decode_needs_publication(pending, reqs):
         return
-    pop_and_process, self.pop_pending_result = self.pop_pending_result, None
     self.published_early = self.flush_pending_mamba_prefill(pop_and_process)
     if any(req.finished() for req in batch.reqs):
         batch.batch_is_full = False

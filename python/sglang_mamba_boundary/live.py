@@ -11,7 +11,7 @@ import ast
 import functools
 import importlib
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from types import CodeType, FunctionType
 
@@ -29,6 +29,7 @@ for _name in __future__.all_feature_names:
 class _Exchange:
     """One method's code before and after, and what was added to its class."""
 
+    target: Target
     holder: type
     function: FunctionType
     original: CodeType
@@ -38,6 +39,15 @@ class _Exchange:
     @property
     def is_in_place(self) -> bool:
         return self.function.__code__ is self.woven
+
+    def refusal(self, holder: type) -> Refused | None:
+        """Why instances of `holder` would not run the woven code, if so."""
+        function = _find_method(holder, self.target)
+        if isinstance(function, Refused):
+            return function
+        if function is not self.function or not self.is_in_place:
+            return _changed_since(self.function)
+        return _unreached(holder, self.target)
 
     def do(self) -> None:
         for name, value in self.members.items():
@@ -58,6 +68,11 @@ class _Weave:
 
 
 _current: _Weave | None = None
+
+
+def policy_in_place() -> str | None:
+    """The policy that this process is woven by, if it is."""
+    return _current.policy if _current is not None else None
 
 
 def weave(policy: str = next(iter(POLICIES))) -> Woven | AlreadyFixed | Refused:
@@ -99,10 +114,13 @@ def _prepare(
     target: Target, release: engines.Release, policy: Policy
 ) -> _Exchange | Refused | None:
     """What to exchange for `target`; None where the engine has it already."""
-    holder = getattr(importlib.import_module(target.module), target.holder, None)
+    holder = _holder(target)
     function = _find_method(holder, target)
     if isinstance(function, Refused):
         return function
+    unreached = _unreached(holder, target)
+    if unreached is not None:
+        return unreached
     source = _find_source(function)
     if isinstance(source, Refused):
         return source
@@ -120,7 +138,7 @@ def _prepare(
             "remove the other plugin that sets them",
         )
     code = _compile(woven.source, woven.original_line, function)
-    return _Exchange(holder, function, function.__code__, code, additions)
+    return _Exchange(target, holder, function, function.__code__, code, additions)
 
 
 def unweave() -> Unwoven | Refused:
@@ -152,8 +170,13 @@ def in_place(scheduler: type) -> Woven | AlreadyFixed | Refused:
     if isinstance(function, Refused):
         return function
     if _current is not None:
-        changed = [e.function for e in _current.exchanges if not e.is_in_place]
-        return _changed_since(changed[0]) if changed else _current.outcome
+        for exchange in _current.exchanges:
+            target = exchange.target
+            same = target.holder == LOOP.holder
+            refusal = exchange.refusal(scheduler if same else _holder(target))
+            if refusal is not None:
+                return refusal
+        return _current.outcome
     if loop.ACT in function.__code__.co_names and hasattr(scheduler, loop.ACT):
         return AlreadyFixed(_installed_version(), f"{scheduler.__name__}.{loop.LOOP}")
     return Refused(
@@ -197,6 +220,25 @@ def _find_engine(policy: Policy) -> tuple[str, type] | Refused:
     return version, scheduler
 
 
+def _holder(target: Target) -> type | None:
+    return getattr(importlib.import_module(target.module), target.holder, None)
+
+
+def _unreached(holder: type, target: Target) -> Refused | None:
+    """Why the method of `target` would not be called where it has to be, if so."""
+    for name, called in target.reached_by:
+        caller = _find_method(holder, replace(target, methods=(name,)))
+        if isinstance(caller, Refused):
+            return caller
+        if called not in caller.__code__.co_names:
+            return Refused(
+                f"a call of {called} in {target.holder}.{name}",
+                "none",
+                "use a release that this package knows",
+            )
+    return None
+
+
 def _find_method(holder: type | None, target: Target) -> FunctionType | Refused:
     """The engine's own function below the wrappers around it."""
     names = [name for name in target.methods if hasattr(holder, name)]
@@ -230,12 +272,17 @@ def _find_method(holder: type | None, target: Target) -> FunctionType | Refused:
 
 
 def _held_by(function: object) -> list[object]:
-    held = []
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            held.append(cell.cell_contents)
-        except ValueError:  # an empty cell
-            continue
+    """What a function holds, and what the functions that it holds hold in turn."""
+    held, todo = [], [function]
+    for holder in todo:
+        for cell in getattr(holder, "__closure__", None) or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:  # an empty cell
+                continue
+            if not any(content is known for known in held):
+                held.append(content)
+                todo.append(content)
     return held
 
 

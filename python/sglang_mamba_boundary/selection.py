@@ -15,6 +15,14 @@ from .late import HOOK
 from .outcome import Refused
 
 METHODS = ("_reqs_finishing_inflight",)
+# From the selection down to both places where a batch with rows to decode is built.
+REACHED_BY = (
+    ("get_next_batch_to_run", "update_running_batch"),
+    ("get_next_batch_to_run", "get_new_batch_prefill"),
+    ("get_new_batch_prefill", "_get_new_batch_prefill_raw"),
+    ("update_running_batch", METHODS[0]),
+    ("_get_new_batch_prefill_raw", METHODS[0]),
+)
 _PARAMETERS = "self, batch"
 _COMMENT = "# Publish a tracked Mamba prefill before this batch captures its old slots."
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .live import in_place
+from .live import in_place, policy_in_place
 from .outcome import Refused
 from .policies import POLICIES
 
@@ -13,6 +13,7 @@ STATUS_ACTS, STATUS_LEFT_ALONE, STATUS_ABSENT = "acts", "left alone", "absent"
 def status_of(scheduler, policy: str) -> dict[str, str]:
     """Whether the fix is in the loop of this scheduler, and acts in its set-up."""
     outcome = in_place(type(scheduler))
+    policy = policy_in_place() or policy
     if isinstance(outcome, Refused):
         return {"policy": policy, "status": STATUS_ABSENT, "loop": str(outcome)}
     if scheduler.require_mlp_sync:

@@ -15,6 +15,8 @@ class Target:
     """A method to weave, the first of `methods` that its class has.
 
     `members` of `fix.py` join the class; the last of them is what the text calls.
+    `reached_by` are methods of the class, each with what it must call, without which
+    the woven text would never run.
     """
 
     module: str
@@ -23,6 +25,7 @@ class Target:
     members: tuple[str, ...]
     weave_source: Callable[[str], WovenText | Refused]
     carries_act: Callable[[str], bool]
+    reached_by: tuple[tuple[str, str], ...] = ()
 
     @property
     def file(self) -> str:
@@ -46,6 +49,7 @@ SELECTION = Target(
     (),
     selection.weave_source,
     selection.carries_act,
+    selection.REACHED_BY,
 )
 PENALTY = Target(
     engines.BATCH_MODULE,

@@ -32,6 +32,7 @@ class _Scheduler:
         self._war_barrier_enabled = True
         self.spec_algorithm = SimpleNamespace(is_none=lambda: True)
         self.page_size = PAGE
+        self.last_batch = None
         self.events = []
         self.tree_cache = UnifiedRadixCache(self.events, in_tree)
         self.req_to_token_pool = SimpleNamespace(

@@ -93,6 +93,43 @@ def test_a_note_lasts_one_turn():
     assert scheduler.events == []
 
 
+@pytest.mark.parametrize("queue", [[], [("another batch", None)]])
+def test_only_the_noted_result_is_popped(queue):
+    """Whoever calls the woven place outside of a selection gets nothing processed."""
+    scheduler = scheduler_of("late")(request())
+    scheduler.act()
+    scheduler.result_queue = queue
+    decodes(scheduler)
+    assert scheduler.events == []
+
+
+@pytest.mark.parametrize(
+    "decodes_rows, decoding_reqs", [(True, None), (False, ["a row"])]
+)
+def test_a_selection_that_decodes_and_does_not_ask_is_met_by_flush(
+    decodes_rows, decoding_reqs, caplog
+):
+    scheduler = scheduler_of("late")(request())
+    scheduler.act()
+    scheduler.last_batch = SimpleNamespace(
+        forward_mode=SimpleNamespace(is_decode=lambda: decodes_rows),
+        decoding_reqs=decoding_reqs,
+    )
+    with caplog.at_level(logging.WARNING, refusal.__name__):
+        assert scheduler.act() == (True, ["pop"])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "built without being asked for" in line
+
+
+def test_a_selection_of_a_prefill_need_not_ask():
+    scheduler = scheduler_of("late")(request())
+    scheduler.act()
+    scheduler.last_batch = SimpleNamespace(
+        forward_mode=SimpleNamespace(is_decode=lambda: False), decoding_reqs=None
+    )
+    assert scheduler.act() == (False, [])
+
+
 def test_rows_that_finish_there_leave_room():
     scheduler = scheduler_of("late")(request())
     scheduler.act()
@@ -155,6 +192,71 @@ def test_a_selection_of_another_shape_is_refused_and_nothing_changed(in_child):
     outcome, members = in_child(case)
     assert isinstance(outcome, Refused) and members == []
     assert "_reqs_finishing_inflight" in str(outcome)
+
+
+def replaced(name, kind="REPLACE"):
+    """By another plugin, whose hooks are applied after all have loaded."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    hook = {"REPLACE": lambda self, *_, **__: [], "BEFORE": lambda *_, **__: None}[kind]
+    target = name if "." in name else f"scheduler.Scheduler.{name}"
+    HookRegistry.register(f"sglang.srt.managers.{target}", hook, HookType[kind])
+    HookRegistry.apply_hooks()
+
+
+REACHED = [*selection.METHODS, *dict.fromkeys(a for a, _ in selection.REACHED_BY)]
+
+
+@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.parametrize("kind", ["REPLACE", "BEFORE"])
+def test_what_leads_to_the_second_place_has_to_be_the_engines_own(in_child, name, kind):
+    def case():
+        weave("late")
+        replaced(name, kind)
+        found = live.in_place(scheduler_class())
+        unweave()
+        return found, weave("late")
+
+    kinds = [type(outcome) for outcome in in_child(case)]
+    assert kinds == ([Refused] * 2 if kind == "REPLACE" else [Woven] * 2)
+
+
+@pytest.mark.parametrize("policy", ["flush", "late"])
+def test_penalties_that_another_plugin_counts_are_no_fix(in_child, policy):
+    def case():
+        weave(policy)
+        replaced("schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens")
+        return live.in_place(scheduler_class())
+
+    assert isinstance(in_child(case), Refused)
+
+
+def test_a_subclass_that_overrides_the_second_place_is_refused(in_child):
+    def case():
+        weave("rebind")
+        own = {"_reqs_finishing_inflight": lambda self, batch: []}
+        return live.in_place(type("Mine", (scheduler_class(),), own))
+
+    assert isinstance(in_child(case), Refused)
+
+
+def test_a_selection_that_does_not_lead_there_is_refused(in_child):
+    def case():
+        selecting = scheduler_class().update_running_batch
+        selecting.__code__ = (lambda self, batch: None).__code__
+        return weave("late"), weave("publish")
+
+    late_outcome, publish_outcome = in_child(case)
+    assert "a call of _reqs_finishing_inflight" in str(late_outcome)
+    assert isinstance(publish_outcome, Woven)
+
+
+def test_the_status_names_the_policy_that_is_woven(in_child):
+    def case():
+        weave("publish")
+        return live.policy_in_place(), unweave(), live.policy_in_place()
+
+    assert in_child(case) == ("publish", Unwoven(), None)
 
 
 def test_a_selection_that_calls_the_policy_already_is_left(in_child):
