@@ -46,10 +46,11 @@ bench: setup
 picture: setup
 	@$(PYTHON_ENV) -m sglang_cpu_testbed.picture docs/loop.png
 
-# A folder for a pull request: `make upstream SOURCE=<checkout> OUT=<folder>`.
+# A folder for a pull request: `make upstream SOURCE=<checkout> OUT=<folder>`; one that it
+# made before is made anew. AUTHOR='Name <address>' is the patch's.
 OUT = build/upstream
 upstream: setup
-	@$(PYTHON_ENV) -m upstream "$(SOURCE)" "$(OUT)"
+	@$(PYTHON_ENV) -m upstream "$(SOURCE)" "$(OUT)" $(if $(AUTHOR),--author "$(AUTHOR)")
 
 # Both files of a release in build/dist, tested as they are; TAG= must be the version's.
 wheel: setup

@@ -37,7 +37,8 @@ a small reference model in place of a real one, whose output is the same bits in
 SMOKE = """\
 SGLang's HTTP server, asked one prompt cold and twice warm. Where slots matter, contents depend a little on the
 slot's number, so that a stale slot shows in the logprobs (largest difference in nats; the shared prompt against
-overlap disabled). Answers are a number of tokens and a digest of them. The stock engine is without this change, the
+overlap disabled: this last column is the fault). A warm prompt ends in other slots than a cold one in every row,
+with overlap disabled as well, so those logprobs differ there and are equal where slots do not matter. Answers are a number of tokens and a digest of them. The stock engine is without this change, the
 woven engine with it:"""
 
 SIMULATION = """\
@@ -87,7 +88,7 @@ def _modifications(evidence: Evidence) -> str:
         lines += [
             f"- `{LOOP.holder}.{METHOD}` calls `{act}` before it selects a batch, and both later pops of that turn "
             "are skipped if it has consumed the result.",
-            f"- `{LOOP.holder}` gets `{act}` and {', '.join(f'`{name}`' for name in helpers)}: a pending extend "
+            f"- `{LOOP.holder}` gets {', '.join(f'`{name}`' for name in helpers)} and `{act}`: a pending extend "
             "result is processed early if at least one of its requests is still to be published. Decode results, "
             "middle chunks, untracked requests, and scheduling under MLP sync stay as they are.",
         ]

@@ -47,23 +47,24 @@ def _provenance(evidence: Evidence) -> str:
 
 def _checkout_alone(evidence: Evidence) -> str:
     files = [file for file in evidence.exported.files if file.startswith(REGISTERED)]
-    run = [f"PYTHONPATH=python python3 {file} -f" for file in files]
+    run = [f"PYTHONPATH=python python3 {file}" for file in files]
     sources = [file for file in evidence.exported.files if file not in files]
     lines = [
         "## With a checkout of SGLang alone",
         "",
-        "In an environment that can import it. `FOLDER` is this folder; apply the patch and run its tests as SGLang's "
-        "own runner does:",
+        "In an environment that can import it, apply the patch and run its tests as SGLang's own runner does:",
         "",
         "```bash",
+        "FOLDER=/path/to/this/folder",
         f'git am --keep-non-patch "$FOLDER/{PATCH}"',
-        *run,
+        *[f"{command} -f" for command in run],
         "```",
     ]
     if run:
         lines += [
             "",
-            "Each prints `OK`. The same tests on the sources without the change, where each ends in an AssertionError:",
+            "Each prints `OK`. The same tests on the sources without the change, where those that must fail do so with an "
+            "AssertionError in their tracebacks:",
             "",
             "```bash",
             f"git checkout --quiet HEAD~ -- {' '.join(sources)}",

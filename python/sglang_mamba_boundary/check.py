@@ -99,7 +99,10 @@ def check_installed(environ: Mapping[str, str]) -> Report:
     policy = environ.get(POLICY, WEAVING[0])
     if policy in WEAVING[1:]:
         # The probe's cache is none that these policies know.
-        facts["policy driven"] = f"{WEAVING[0]}, as which {policy} acts on stand-ins"
+        facts["policy driven"] = (
+            f"{WEAVING[0]}: the stand-ins of this check are no server in which {policy} "
+            "goes its own way"
+        )
     return _report(subject, probe_live(scheduler), facts)
 
 

@@ -182,7 +182,7 @@ def in_place(scheduler: type) -> Woven | AlreadyFixed | Refused:
     return Refused(
         f"the fix in {scheduler.__name__}.{loop.LOOP}",
         "a loop without it",
-        "weave the fix before the scheduler starts",
+        "have the plugin loaded, with a policy that weaves, before the scheduler starts",
         state="the engine runs without the fix",
     )
 

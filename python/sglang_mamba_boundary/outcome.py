@@ -58,13 +58,20 @@ class MambaBoundaryError(Exception):
 
 
 class SettingError(MambaBoundaryError):
-    """An environment variable holds a value that is not one of its choices."""
+    """An environment variable holds a value that is not one of its choices.
 
-    def __init__(self, variable: str, value: str, choices: tuple[str, ...]):
+    `beside` is the setting of another variable that leaves no other choices.
+    """
+
+    def __init__(
+        self, variable: str, value: str, choices: tuple[str, ...], beside: str = ""
+    ):
         self.variable, self.value, self.choices = variable, value, choices
+        where = f" beside {beside}" if beside else ""
+        unset = f", or unset {beside.partition('=')[0] or variable}"
         super().__init__(
-            f"{variable}={value!r} is not one of {', '.join(map(repr, choices))}; "
-            f"the engine is unchanged; set {variable} to one of these or unset it"
+            f"{variable}={value!r}{where} is not one of {', '.join(map(repr, choices))}; "
+            f"the engine is unchanged; set {variable} to one of these{unset}"
         )
 
 

@@ -37,9 +37,7 @@ def load() -> None:
     except MambaBoundaryError as error:
         raise SystemExit(f"mamba-boundary: {error}") from error
     if not settings.weaves:
-        logger.info(
-            "mamba-boundary: %s=%s, runs without the fix", POLICY, settings.policy
-        )
+        _tell_unwoven(settings)
     if settings.policy != "off":
         _attend(settings)
 
@@ -55,6 +53,19 @@ def _report(outcome, settings: Settings) -> None:
         )
 
 
+def _tell_unwoven(settings: Settings) -> None:
+    logger.info("mamba-boundary: %s=%s, runs without the fix", POLICY, settings.policy)
+
+
+def _verify(scheduler, settings: Settings) -> None:
+    try:
+        _report(in_place(type(scheduler)), settings)
+    except RequiredFixMissing as error:
+        # The server ends by a traceback, and nobody searches for an exception's name.
+        logger.error("mamba-boundary: %s", error)
+        raise
+
+
 def _attend(settings: Settings) -> None:
     """Be there when the scheduler starts, and when the server is asked about itself."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -62,7 +73,10 @@ def _attend(settings: Settings) -> None:
     # Raises within the scheduler's own error handling, which ends the server.
     def verify(scheduler, *args, **kwargs):
         if settings.weaves:
-            _report(in_place(type(scheduler)), settings)
+            _verify(scheduler, settings)
+        else:
+            # Nobody may have listened when the plugin was loaded.
+            _tell_unwoven(settings)
         _count(scheduler, settings)
 
     def tell(answer, scheduler, *args, **kwargs):

@@ -17,6 +17,7 @@ from .outcome import Refused
 from .status import KEY, STATUS_ACTS
 
 TIMEOUT_S = 10
+NO_REPORT = "no report: the plugin is off, not loaded or not installed"
 ENDPOINTS = ("/server_info", "/get_server_info")
 STRATEGIES = ("mamba_radix_cache_strategy", "mamba_scheduler_strategy")
 EXTRA_BUFFER = ("extra_buffer", "extra_buffer_lazy")
@@ -119,7 +120,10 @@ def _why_unaffected(settings: dict) -> str | None:
 
 
 def _told_by_plugin(reports: list) -> str:
-    told = [f"{r['status']}: {r['loop']}" if r else "no word of it" for r in reports]
+    told = [
+        f"{r['status']}, policy {r['policy']}: {r['loop']}" if r else NO_REPORT
+        for r in reports
+    ]
     return "; ".join(dict.fromkeys(told)) or "no scheduler reported"
 
 

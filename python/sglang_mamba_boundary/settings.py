@@ -36,5 +36,5 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     if required not in _REQUIRED_VALUES:
         raise SettingError(REQUIRED, required, tuple(_REQUIRED_VALUES))
     if policy not in WEAVING and _REQUIRED_VALUES[required]:
-        raise SettingError(f"{REQUIRED}=1 with {POLICY}", policy, WEAVING)
+        raise SettingError(POLICY, policy, WEAVING, beside=f"{REQUIRED}=1")
     return Settings(policy, _REQUIRED_VALUES[required])

@@ -96,7 +96,7 @@ CASES = {
         nothing,
         0,
         {POLICY: "late"},
-        {"policy driven": "flush, as which late acts on stand-ins"},
+        {"policy driven": "flush: the stand-ins of this check"},
     ),
     "switched off": Case(
         nothing,

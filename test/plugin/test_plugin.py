@@ -128,6 +128,15 @@ def test_off_leaves_the_engine_alone():
     assert not hasattr(scheduler_class(), "publish_pending_mamba_prefill")
 
 
+@environment(**{POLICY: "audit"})
+def test_an_audit_says_at_the_start_that_it_changes_nothing():
+    run_event_loop_is_entered()
+    plugin._count = lambda scheduler, settings: None
+    log = load()
+    assert "=audit, runs without the fix" in log.only("INFO")
+    assert "=audit, runs without the fix" in start(log).only("INFO")
+
+
 @environment(SGLANG_PLUGINS="other")
 def test_excluded_by_the_engine_leaves_the_engine_alone():
     assert load().lines == []
@@ -185,7 +194,17 @@ def test_later_replacement_of_the_loop_ends_a_start_that_requires_the_fix():
     with pytest.raises(RequiredFixMissing) as caught:
         start(log)
     assert isinstance(caught.value.refusal, Refused)
+    assert "mamba-boundary: the fix is required" in log.only("ERROR")
     assert entered == []
+
+
+@environment(**{POLICY: "late", REQUIRED: "1"})
+def test_later_replacement_of_the_second_place_ends_it_too():
+    run_event_loop_is_entered()
+    replace("Scheduler._reqs_finishing_inflight", lambda scheduler, batch: [])
+    log = load()
+    with pytest.raises(RequiredFixMissing):
+        start(log)
 
 
 @environment(**{REQUIRED: "1"})

@@ -39,5 +39,5 @@ def test_refused_by_name_value_and_choices(environ, variable, value):
 
 
 def test_a_fix_cannot_be_required_and_off():
-    with pytest.raises(SettingError, match=f"{REQUIRED}=1 with {POLICY}='off'"):
+    with pytest.raises(SettingError, match=f"{POLICY}='off' beside {REQUIRED}=1"):
         read_settings({POLICY: "off", REQUIRED: "1"})

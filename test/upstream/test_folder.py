@@ -69,17 +69,19 @@ def clone(whole, tmp_path_factory):
     return clone
 
 
+PLACE = "/path/to/this/folder"
+
+
 def follow(block: str, clone: Path, made: Path) -> str:
     """What the commands of REPRODUCE.md print, as they stand there."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("SGLANG_")}
     environ |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "FOLDER": str(made),
         "GIT_COMMITTER_NAME": "Reviewer",
         "GIT_COMMITTER_EMAIL": "reviewer@example.invalid",
     }
     done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", block],
+        ["bash", "-e", "-o", "pipefail", "-c", block.replace(PLACE, str(made))],
         cwd=clone,
         env=environ,
         stdout=subprocess.PIPE,
