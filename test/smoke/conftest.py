@@ -1,6 +1,7 @@
 """Two servers for the whole suite: the one with overlap disabled answers everything
 once and is killed, the woven one takes its port and stays for the tests."""
 
+import urllib.error
 from dataclasses import dataclass
 
 import pytest
@@ -47,6 +48,10 @@ def wanted(tmp_path_factory) -> Wanted:
 
 @pytest.fixture(scope="session")
 def woven(wanted):
-    """Started again where the other was; never beside it: there are two cores."""
+    """Started again where the other was; never beside it: there are two cores. It is
+    killed once all tests are done with it, and leaves nothing behind."""
     with launch(WOVEN, port=int(wanted.url.rsplit(":", 1)[1])) as server:
         yield server
+        assert kill(server) == []
+        with pytest.raises(urllib.error.URLError):
+            server.get("/health")
