@@ -57,9 +57,7 @@ def publication_rebinds(self, queued, req) -> bool:
 
     # The next page is the least that another publication can bring.
     page_end = (known // self.page_size + 1) * self.page_size
-    for other in queued:
-        if other is req:
-            return False
+    for other in queued[: queued.index(req)]:
         theirs = other.full_untruncated_fill_ids
         if (
             len(theirs) >= page_end

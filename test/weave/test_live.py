@@ -298,6 +298,13 @@ def wrapper_with_an_empty_cell():
     assert "wrapper" in refusal(weave()).found
 
 
+def test_what_a_function_holds_is_looked_at_once():
+    def itself():
+        return itself
+
+    assert live._held_by(itself) == [itself]
+
+
 def code_exchanged_since():
     weave()
     theirs = (lambda self: "theirs").__code__

@@ -83,8 +83,8 @@ FAULTS = {
         Fault(
             "rebind-without-the-batch",
             "publication_rebinds",
-            "for other in queued:",
-            "for other in ():",
+            "queued[: queued.index(req)]",
+            "()",
             policy="rebind",
         ),
     )
