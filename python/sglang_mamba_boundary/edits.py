@@ -94,6 +94,14 @@ def calls(tree: ast.AST, attribute: str) -> list[ast.Call]:
     ]
 
 
+def method_calls(source: str, names: tuple[str, ...], attribute: str) -> bool:
+    """Whether this text is a method of one of these names, and calls that attribute."""
+    try:
+        return bool(calls(match_method(source, names), attribute))
+    except Mismatch:
+        return False
+
+
 def only(found: list, sought: str):
     """The one node of a list of nodes. Raises Mismatch where there is not one."""
     if len(found) != 1:

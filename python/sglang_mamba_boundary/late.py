@@ -6,9 +6,9 @@ place where a decode, verify or mixed batch is about to be built. As in `publish
 the members become members of SGLang's `Scheduler`, over those of the policy flush.
 """
 
+from .loop import ACT
 from .refusal import tell_once
 
-ACT = "publish_pending_mamba_prefill"
 HOOK = "publish_before_decode"
 NEED = "decode_needs_publication"
 OBSTACLE = "late_obstacle"

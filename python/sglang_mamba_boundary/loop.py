@@ -38,10 +38,7 @@ def weave_source(source: str, flag: str = FLAG) -> WovenText | Refused:
 
 def carries_act(source: str) -> bool:
     """Whether the loop of this text calls the fix already, woven or from upstream."""
-    try:
-        return bool(calls(edits.match_method(source, (LOOP,)), ACT))
-    except Mismatch:
-        return False
+    return edits.method_calls(source, (LOOP,), ACT)
 
 
 def _match(function: ast.FunctionDef, source: str, flag: str) -> list[Edit]:

@@ -41,7 +41,4 @@ def weave_source(source: str) -> WovenText | Refused:
 
 def carries_act(source: str) -> bool:
     """Whether the place counts by position already, woven or from upstream."""
-    try:
-        return bool(edits.calls(edits.match_method(source, METHODS), COUNT))
-    except Mismatch:
-        return False
+    return edits.method_calls(source, METHODS, COUNT)

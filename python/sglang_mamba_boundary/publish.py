@@ -4,9 +4,9 @@ The members named here replace the act of `fix.py`; the loop calls them by the s
 name, so its text is the same. What they leave to the policy flush goes to its act. As there, they are written as members of SGLang's `Scheduler`.
 """
 
+from .loop import ACT
 from .refusal import tell_once
 
-ACT = "publish_pending_mamba_prefill"
 OBSTACLE = "publish_ahead_obstacle"
 
 AHEAD = "publications_ahead"

@@ -38,10 +38,7 @@ def weave_source(source: str) -> WovenText | Refused:
 
 def carries_act(source: str) -> bool:
     """Whether the method of this text calls the policy already."""
-    try:
-        return bool(edits.calls(edits.match_method(source, METHODS), HOOK))
-    except Mismatch:
-        return False
+    return edits.method_calls(source, METHODS, HOOK)
 
 
 def _match(function: ast.FunctionDef, source: str) -> Edit:
